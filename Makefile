@@ -1,0 +1,72 @@
+# `make demo` and `make test` work on a fresh machine: each makes its own virtual environment
+# when there is none, and installs again only when setup.cfg or pyproject.toml has changed.
+# Another interpreter: `make test PYTHON=python3.12`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+export TF_CPP_MIN_LOG_LEVEL := 3
+
+.PHONY: demo test lint types format tutorials benchmark clean help
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo        fit the model to the paper's two-task data, print and draw what it learned"
+	@echo "make test        lint, types and tests"
+	@echo "make lint        ruff, without changing a file"
+	@echo "make types       mypy"
+	@echo "make format      let ruff sort imports and format the code"
+	@echo "make tutorials   run every tutorial"
+	@echo "make benchmark   run every benchmark"
+	@echo "make clean       remove caches and build products"
+
+# --- the virtual environment, and one stamp for each set of requirements --------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v < (3, 13) else \
+	  'Python 3.10 to 3.12 is needed, $(PYTHON) is %d.%d: try PYTHON=python3.12' % v[:2])"
+	$(PYTHON) -m venv $(VENV)
+
+REQUIREMENTS := setup.cfg pyproject.toml
+
+$(VENV)/.installed: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing gpflow_cool into $(VENV): the first time takes minutes, TensorFlow is large."
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing gpflow_cool[$*] into $(VENV): the first time takes minutes, TensorFlow is large."
+	@$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+# --- what one does with it ---------------------------------------------------------------------
+
+demo: $(VENV)/.installed
+	@$(BIN)/python -m gpflow_cool.demo
+
+test: lint types
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: $(VENV)/.installed-test
+	$(BIN)/python -m mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+tutorials: $(VENV)/.installed-docs
+	@for script in $(wildcard tutorials/*.py); do \
+	  echo "== $$script"; MPLBACKEND=Agg $(BIN)/python $$script || exit 1; done
+
+benchmark: $(VENV)/.installed-benchmark
+	@for script in $(wildcard benchmarks/*.py); do \
+	  echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find gpflow_cool tests -name __pycache__ -type d -prune -exec rm -rf {} +

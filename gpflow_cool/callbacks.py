@@ -1,0 +1,206 @@
+"""
+Keras callbacks, a progress bar and checkpoints for training that is not Keras's own.
+
+One step of an optimiser (an Adam step, an L-BFGS iteration) is what Keras calls an epoch of one
+batch. Callbacks of Keras 3 and of tf_keras are called as they are; they see a
+:class:`KerasView` of the model.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpflow.base import AnyNDArray
+from gpflow.models import GPModel
+from gpflow.utilities import parameter_dict
+from tqdm.auto import tqdm
+
+Logs = Mapping[str, float]
+
+
+class KerasView:
+    """
+    What Keras callbacks ask of a model, answered by a GPflow model.
+
+    Weights are the trainable variables, unconstrained. Anything else is the model's own.
+
+    :param optimizer: The Keras optimizer that trains, if one does; callbacks may set its rate.
+    """
+
+    def __init__(self, model: GPModel, optimizer: Any = None) -> None:
+        self._model = model
+        self.optimizer = optimizer
+
+    @property
+    def stop_training(self) -> bool:
+        return bool(self._model.stop_training)
+
+    @stop_training.setter
+    def stop_training(self, value: bool) -> None:
+        self._model.stop_training = bool(value)
+
+    def get_weights(self) -> list[AnyNDArray]:
+        return [variable.numpy() for variable in self._model.trainable_variables]
+
+    def set_weights(self, weights: Sequence[AnyNDArray]) -> None:
+        for variable, value in zip(self._model.trainable_variables, weights, strict=True):
+            variable.assign(value)
+
+    def save(self, *_: Any, **__: Any) -> None:
+        raise ValueError(
+            "Keras's ModelCheckpoint writes Keras models, which this is not: use"
+            " gpflow_cool.callbacks.Checkpoint(path) instead."
+        )
+
+    save_weights = save
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
+    """Return the callbacks as a list if each of them is one."""
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    for number, callback in enumerate(callbacks):
+        missing = [name for name in ("set_model", "on_epoch_end") if not hasattr(callback, name)]
+        if missing or isinstance(callback, type):
+            raise ValueError(
+                f"callbacks[{number}] is {callback!r}, which is no Keras callback object: pass an"
+                " instance of keras.callbacks.Callback, for example"
+                " keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))."
+            )
+    return callbacks
+
+
+class CallbackList:
+    """Calls Keras callbacks around a training run."""
+
+    def __init__(
+        self, callbacks: Sequence[Any], view: KerasView, params: Mapping[str, Any]
+    ) -> None:
+        self.callbacks = check_callbacks(callbacks)
+        for callback in self.callbacks:
+            callback.set_model(view)
+            callback.set_params(dict(params))
+
+    def _call(self, hook: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(*args)
+
+    def train_begin(self) -> None:
+        self._call("on_train_begin", {})
+
+    def step_begin(self, step: int) -> None:
+        self._call("on_epoch_begin", step, {})
+        self._call("on_train_batch_begin", 0, {})
+
+    def step_end(self, step: int, logs: Logs) -> None:
+        self._call("on_train_batch_end", 0, dict(logs))
+        self._call("on_epoch_end", step, dict(logs))
+
+    def train_end(self, logs: Logs) -> None:
+        self._call("on_train_end", dict(logs))
+
+
+class Callback:
+    """A callback with nothing to do, in Keras's form, without importing Keras."""
+
+    model: KerasView
+    params: Mapping[str, Any]
+
+    def set_model(self, model: KerasView) -> None:
+        self.model = model
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        self.params = params
+
+    def on_train_begin(self, logs: Logs) -> None: ...
+    def on_train_end(self, logs: Logs) -> None: ...
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None: ...
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None: ...
+    def on_train_batch_begin(self, batch: int, logs: Logs) -> None: ...
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None: ...
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this, where a bar is readable although it is no terminal."""
+    return "ipykernel" in sys.modules
+
+
+class ProgressBar(Callback):
+    """A bar with loss and gradient norm; nothing where standard error is neither read nor shown."""
+
+    def on_train_begin(self, logs: Logs) -> None:
+        self.bar = tqdm(
+            total=self.params["steps"],
+            unit="step",
+            desc=f"fit ({self.params['optimizer']})",
+            disable=False if in_notebook() else None,
+            dynamic_ncols=True,
+        )
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self.bar.set_postfix_str(
+            f"loss {logs['loss']:.6g}, gradient {logs['gradient_norm']:.2g}", refresh=False
+        )
+        self.bar.update()
+
+    def on_train_end(self, logs: Logs) -> None:
+        self.bar.close()
+
+
+class Checkpoint(Callback):
+    """
+    Write the parameters to a file whenever the loss is the best so far.
+
+    The file is NumPy's npz, one array a parameter under its path in the model; it is written
+    whole or not at all. Read it back with :func:`load_checkpoint`.
+
+    >>> from gpflow_cool.callbacks import Checkpoint
+    >>> model.fit(callbacks=[Checkpoint("best.npz")])  # doctest: +SKIP
+
+    :param path: Must not exist yet, unless `overwrite`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not overwrite:
+            raise ValueError(f"{self.path} exists already: choose another name, or overwrite=True.")
+        if not self.path.parent.is_dir():
+            raise ValueError(f"{self.path.parent} is no folder: create it first.")
+        self.best = np.inf
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        if logs["loss"] < self.best:
+            self.best = logs["loss"]
+            values = {name: p.numpy() for name, p in parameter_dict(self.model._model).items()}
+            write_npz(self.path, values)
+
+
+def write_npz(path: Path, values: Mapping[str, AnyNDArray]) -> None:
+    """Write arrays to a file that is there whole or not at all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".npz")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, **values)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
+    """Set the parameters of a model to those of a :class:`Checkpoint`."""
+    parameters = parameter_dict(model)
+    with np.load(path, allow_pickle=False) as values:
+        if set(values) != set(parameters):
+            raise ValueError(
+                f"{path} holds {sorted(values)}, but the model has {sorted(parameters)}: build the"
+                " model with the same kernel, mean function and tasks."
+            )
+        for name, parameter in parameters.items():
+            parameter.assign(values[name])

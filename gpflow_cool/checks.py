@@ -1,0 +1,461 @@
+"""
+What comes from a user is cast and checked here, once, and refused in one voice.
+
+Every error says what is wrong, where, and what to do. Nothing else in the package checks data.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray, Parameter, RegressionData
+from gpflow.config import default_float
+from gpflow.kernels import Combination, Coregion, Kernel, MultioutputKernel
+from gpflow.mean_functions import MeanFunction
+
+INPUTS_ARE_COLUMNS = "the inputs are the columns of X"
+TASKS_ARE_COLUMNS = "the tasks are the columns of Y"
+ONE_A_COLUMN = ("lengthscales", "variance", "weight_variances")
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+def option(value: Any, name: str, allowed: Sequence[str]) -> str:
+    """
+    Return `value` if it is one of the `allowed` strings.
+
+    >>> option("map", "correlation", ["map", "monte_carlo"])
+    'map'
+    """
+    if not isinstance(value, str) or value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ValueError(f"{name}={value!r} is not known. Choose one of: {choices}.")
+    return str(value)
+
+
+def positive_integer(value: Any, name: str) -> int:
+    """Return `value` as an int if it is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
+    return int(value)
+
+
+def seed(value: Any) -> int | None:
+    """Return `value` if it is None or a whole number that is not negative."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(
+            f"seed={value!r} must be a whole number of at least 0, or None for a different draw"
+            " every time."
+        )
+    return int(value)
+
+
+# Numbers ------------------------------------------------------------------------------------------
+
+
+def numbers(value: Any, name: str) -> AnyNDArray:
+    """
+    Read lists, arrays, tensors and data frames of real numbers, in float64; missing is NaN.
+
+    Text and dates are refused, though NumPy would make numbers of them.
+    """
+    try:
+        raw = np.asarray(value)
+        check_kind(raw)
+        if isinstance(value, np.ma.MaskedArray):
+            raw = np.where(np.ma.getmaskarray(value), np.nan, raw)
+        elif raw.dtype.kind == "O" and hasattr(value, "isna"):  # pandas' NA is no float
+            raw = np.where(value.isna(), np.nan, raw)
+        return raw.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} cannot be read as numbers ({error}). Pass an array, a nested list or a data"
+            " frame of real numbers."
+        ) from error
+
+
+def check_kind(raw: AnyNDArray) -> None:
+    """Raise unless `raw` holds numbers, or objects that may be numbers."""
+    if raw.dtype.kind not in "biufO":
+        raise TypeError(f"its type is {raw.dtype}")
+    if raw.dtype.kind == "O":
+        if raw.ndim == 0:
+            raise TypeError(f"it is of type {type(raw.item()).__name__}")
+        for where, entry in np.ndenumerate(raw):
+            if isinstance(entry, str | bytes):
+                raise TypeError(f"entry {place(where)} is {entry!r}")
+
+
+def place(where: Iterable[Any]) -> str:
+    """
+    How an entry is indexed.
+
+    >>> place((3, 1))
+    '[3, 1]'
+    """
+    return f"[{', '.join(map(str, where))}]"
+
+
+def check_finite(array: AnyNDArray, name: str, advice: str) -> None:
+    """Raise if an entry is NaN or infinite, naming the first."""
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        more = f" ({len(bad)} such entries in all)" if len(bad) > 1 else ""
+        raise ValueError(
+            f"{name}{place(bad[0])} is {array[tuple(bad[0])]}{more}. Every entry must be finite:"
+            f" {advice}."
+        )
+
+
+def positive_vector(value: Any, name: str, num_tasks: int) -> AnyNDArray:
+    """Cast a positive number a task to an array [T]; one number serves all tasks."""
+    array = numbers(value, name).astype(default_float())
+    if array.shape not in [(), (num_tasks,)]:
+        raise ValueError(
+            f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass one number, or one"
+            f" a task, shape ({num_tasks},)."
+        )
+    array = np.broadcast_to(array, (num_tasks,)).copy()
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if len(bad):
+        raise ValueError(
+            f"{name}[{bad[0]}] is {array[bad[0]]}: every entry must be positive and finite. Leave"
+            f" {name} out to start from the data."
+        )
+    return array
+
+
+# Training data ------------------------------------------------------------------------------------
+
+
+def covariance(value: Any, name: str, num_tasks: int) -> AnyNDArray:
+    """Cast a covariance between tasks to a symmetric, positive semidefinite array [T, T]."""
+    array = numbers(value, name).astype(default_float())
+    if array.shape != (num_tasks, num_tasks):
+        raise ValueError(
+            f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass"
+            f" ({num_tasks}, {num_tasks})."
+        )
+    check_finite(array, name, "look at how it was computed")
+    scale = float(np.max(np.abs(array)))
+    tolerance = 1e-6 if array.dtype == np.float64 else 1e-3
+    if np.max(np.abs(array - array.T)) > tolerance * scale:
+        row, column = np.unravel_index(np.argmax(np.abs(array - array.T)), array.shape)
+        raise ValueError(
+            f"{name} is not symmetric: {array[row, column]} at [{row}, {column}], but"
+            f" {array[column, row]} at [{column}, {row}]."
+        )
+    smallest = float(np.linalg.eigvalsh(array)[0])
+    if scale == 0 or smallest < -tolerance * scale:
+        raise ValueError(
+            f"{name} is not a covariance: its smallest eigenvalue is {smallest:.3g}, but none may"
+            " be negative, nor all of them zero."
+        )
+    return 0.5 * (array + array.T)
+
+
+def rank(value: Any, name: str, lowest: int, highest: int, besides: str = "") -> int:
+    """Return `value` as an int if it is a whole number within bounds."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not lowest <= value <= highest:
+        raise ValueError(
+            f"{name}={value!r} is not possible for {highest} tasks: pass a whole number from"
+            f" {lowest} to {highest}{', ' + besides if besides else ''}."
+        )
+    return int(value)
+
+
+def regression_data(data: Any) -> RegressionData:
+    """Cast and check the pair (X, Y) of inputs [N, D] and targets [N, T]."""
+    X, Y = pair(data, "data must be the pair (X, Y), shapes [N, D] and [N, T]")
+    X = matrix(X, "X", INPUTS_ARE_COLUMNS)
+    Y = matrix(Y, "Y", TASKS_ARE_COLUMNS)
+    rows_X, rows_Y = int(tf.shape(X)[0]), int(tf.shape(Y)[0])
+    if rows_X != rows_Y:
+        raise ValueError(
+            f"X has {rows_X} rows and Y has {rows_Y}: row n of Y must hold all the targets"
+            " observed at row n of X."
+        )
+    return X, Y
+
+
+def pair(data: Any, what: str) -> tuple[Any, Any]:
+    """Return the two parts of a pair; an array or a frame is none, even if it has two rows."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        length = f" of {len(data)} parts" if isinstance(data, tuple | list) else ""
+        raise ValueError(f"{what}, but it is of type {type(data).__name__}{length}.")
+    return data[0], data[1]
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Return `value` as an int if it is a whole number of at least zero."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least 0.")
+    return int(value)
+
+
+def matrix(value: Any, name: str, columns: str) -> tf.Tensor | tf.Variable:
+    """
+    Cast lists, arrays and data frames to a finite matrix of GPflow's default float.
+
+    A `tf.Variable` is kept, so that its value may change later; its dtype must fit already.
+
+    :param name: What the user calls it, for the error.
+    :param columns: What the columns are, for the error.
+    """
+    if isinstance(value, tf.Variable):
+        check_matrix(numbers(value.numpy(), name), name, columns)
+        check_variable(value, name)
+        return value
+    if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):
+        raise ValueError(
+            f"{name} is a tensor without a value, because the model is built inside a tf.function:"
+            " build it outside, and give the data as tf.Variable if it changes."
+        )
+    array = numbers(value, name)
+    check_matrix(array, name, columns)
+    return tf.constant(array, dtype=default_float())
+
+
+def check_variable(variable: tf.Variable, name: str) -> None:
+    """Raise unless a variable can serve as data: type, fixed columns, out of training's reach."""
+    if variable.dtype != default_float():
+        raise ValueError(
+            f"{name} is a tf.Variable of {variable.dtype.name}, but GPflow works in"
+            f" {np.dtype(default_float()).name}: create the variable in that type, or change"
+            " GPflow's with gpflow.config.set_default_float."
+        )
+    if variable.shape.rank is None or variable.shape[1] is None:
+        raise ValueError(
+            f"{name} is a tf.Variable of shape {variable.shape}. Its rows may change, its columns"
+            f" may not: create it with shape=[None, {variable.numpy().shape[1]}]."
+        )
+    if variable.trainable:
+        raise ValueError(
+            f"{name} is a trainable tf.Variable, so that an optimizer would change the data: create"
+            " it with trainable=False."
+        )
+
+
+def check_matrix(array: AnyNDArray, name: str, columns: str) -> None:
+    """Raise unless `array` is a finite, non-empty matrix whose entries can be squared."""
+    if array.ndim != 2:
+        fix = f"{name}[:, None]" if array.ndim == 1 else "one row a data point"
+        raise ValueError(
+            f"{name} has shape {array.shape}, but a matrix is needed: {columns}. Pass {fix}."
+        )
+    if array.size == 0:
+        raise ValueError(
+            f"{name} has shape {array.shape}, but a model needs at least one row and one column:"
+            f" {columns}."
+        )
+    check_finite(array, name, "drop the row or fill the gap")
+    largest = np.unravel_index(np.argmax(np.abs(array)), array.shape)
+    if np.abs(array[largest]) > np.sqrt(np.finfo(default_float()).max / array.size):
+        raise ValueError(
+            f"{name}{place(largest)} is {array[largest]:.3g}, whose square is too large for"
+            f" {np.dtype(default_float()).name}: rescale the column."
+        )
+
+
+def task_names(names: Sequence[str] | None, data: Any, num_tasks: int) -> tuple[str, ...]:
+    """
+    Names of the tasks: as given, else the columns of a data frame Y, else task_0, task_1, ...
+    """
+    where = "task_names"
+    if names is None:
+        columns = getattr(data[1], "columns", None)
+        where = "the columns of Y"
+        names = [f"task_{t}" for t in range(num_tasks)] if columns is None else list(columns)
+    if isinstance(names, str) or not np.iterable(names):
+        raise ValueError(f"task_names={names!r} must be a list of {num_tasks} names, one a task.")
+    names = tuple(str(name) for name in names)
+    if len(names) != num_tasks:
+        raise ValueError(
+            f"task_names has {len(names)} names, but Y has {num_tasks} columns: pass one name a"
+            " column."
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Names of tasks must differ, but {where} have {twice} more than once.")
+    return names
+
+
+# Kernels and mean functions -----------------------------------------------------------------------
+
+
+def single_output_kernel(kernel: Any, X: tf.Tensor | tf.Variable) -> Kernel:
+    """Return `kernel` if it is a GPflow kernel over inputs alone, and fits the columns of X."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed,"
+            " for example gpflow.kernels.SquaredExponential()."
+        )
+    for part in (kernel, *kernel.submodules):
+        if isinstance(part, MultioutputKernel):
+            raise ValueError(
+                f"{type(part).__name__} is a multi-output kernel. This model learns the covariance"
+                " between tasks itself: pass the kernel over inputs that all tasks share, for"
+                " example gpflow.kernels.SquaredExponential()."
+            )
+        if isinstance(part, Coregion):
+            raise ValueError(
+                "The kernel contains Coregion. This model learns the covariance between tasks"
+                " itself: pass the base kernel alone, without the task column in X, and one column"
+                " of Y a task."
+            )
+    check_columns(kernel, int(X.shape[1]))
+    check_one_row(kernel, X)
+    return kernel
+
+
+def check_columns(kernel: Kernel, num_columns: int) -> None:
+    """Raise unless the kernel and every kernel inside sums and products fit the columns of X."""
+    if isinstance(kernel, Combination):
+        for part in kernel.kernels:
+            check_columns(part, num_columns)
+        return
+    name, active = type(kernel).__name__, kernel.active_dims
+    dims = range(num_columns)[active] if isinstance(active, slice) else [int(d) for d in active]
+    if not dims or max(dims) >= num_columns or min(dims) < 0:
+        raise ValueError(
+            f"{name} has active_dims={active}, but X has {num_columns} columns: they"
+            f" are counted from 0 to {num_columns - 1}."
+        )
+    for attribute in ONE_A_COLUMN:
+        size = np.size(getattr(kernel, attribute, 1.0))
+        if size not in (1, len(dims)):
+            raise ValueError(
+                f"{name} has {size} {attribute}, but it sees {len(dims)} columns of X: pass one"
+                " number, or one a column."
+            )
+
+
+def check_one_row(kernel: Kernel, X: tf.Tensor | tf.Variable) -> None:
+    """Raise unless the kernel has a finite value at one row: whatever it trips over, it says so."""
+    row = tf.convert_to_tensor(X)[:1]
+    try:
+        K = np.asarray(kernel(row))
+    except Exception as error:
+        raise ValueError(
+            f"The kernel fails at the first row of X, {row.shape[1]} columns of {row.dtype.name}"
+            f" ({summary(error)}). Look at its parameters, active_dims and data type."
+        ) from error
+    if K.shape != (1, 1) or not np.isfinite(K).all():
+        raise ValueError(
+            f"At the first row of X the kernel gives {K.tolist()}, but one finite number, shape"
+            " (1, 1), is needed. Look at its parameters and at the scale of X."
+        )
+
+
+def mean_function(function: Any, X: tf.Tensor | tf.Variable, num_tasks: int) -> MeanFunction | None:
+    """Return `function` if it is None, or gives one number, or one a task, at every row of X."""
+    if function is None:
+        return None
+    if isinstance(function, type) or not callable(function):
+        raise ValueError(
+            f"mean_function is {function!r}, but a gpflow.mean_functions.MeanFunction object is"
+            " needed, for example gpflow.mean_functions.Constant()."
+        )
+    try:
+        mean = np.asarray(function(tf.convert_to_tensor(X)))
+    except Exception as error:
+        raise ValueError(
+            f"The mean function fails at X of shape {tuple(X.shape)} ({summary(error)}). It must"
+            f" give shape (N, 1) or (N, {num_tasks}) in {np.dtype(default_float()).name}."
+        ) from error
+    num_rows = int(tf.shape(X)[0])
+    if mean.shape not in [(num_rows, 1), (num_rows, num_tasks)]:
+        raise ValueError(
+            f"The mean function gives shape {mean.shape} at X, but one number a row, shape"
+            f" ({num_rows}, 1), or one a task, shape ({num_rows}, {num_tasks}), is needed."
+        )
+    check_finite(mean, "The mean function at X, ", "look at its parameters")
+    return function
+
+
+def summary(error: Exception) -> str:
+    """What an error says, without TensorFlow's name of the place, on one line and shortened."""
+    text = " ".join(re.sub(r"{{function_node [^}]*}}", "", str(error)).split())
+    return text[:200] or type(error).__name__
+
+
+# Test data ----------------------------------------------------------------------------------------
+
+
+def tensor(value: Any, name: str) -> tf.Tensor:
+    """Cast anything array-like to a tensor of GPflow's default float; gradients pass."""
+    if isinstance(value, tf.Tensor | tf.Variable | Parameter):
+        if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+            raise ValueError(
+                f"{name} is a tensor of {value.dtype.name}, but real numbers are needed."
+            )
+        return tf.cast(value, default_float())
+    return tf.constant(numbers(value, name), dtype=default_float())
+
+
+def inputs(Xnew: Any, num_columns: int) -> tf.Tensor:
+    """Cast test inputs [batch..., M, D] and check D, the number of columns."""
+    Xnew = tensor(Xnew, "Xnew")
+    if Xnew.shape.rank is not None and (
+        Xnew.shape.rank < 2 or Xnew.shape[-1] not in (None, num_columns)
+    ):
+        raise ValueError(
+            f"Xnew has shape {tuple(Xnew.shape)}, but the model was trained on {num_columns} input"
+            f" columns: pass [M, {num_columns}]."
+        )
+    if hasattr(Xnew, "numpy"):
+        check_finite(Xnew.numpy(), "Xnew", "drop the row or fill the gap")
+    return Xnew
+
+
+def targets(Ynew: Any, num_tasks: int) -> tf.Tensor:
+    """Cast test targets [batch..., M, T] and check T, the number of columns."""
+    Ynew = tensor(Ynew, "Ynew")
+    if Ynew.shape.rank is not None and (
+        Ynew.shape.rank < 2 or Ynew.shape[-1] not in (None, num_tasks)
+    ):
+        raise ValueError(
+            f"Ynew has shape {tuple(Ynew.shape)}, but the model has {num_tasks} tasks: pass"
+            f" [M, {num_tasks}]."
+        )
+    return Ynew
+
+
+def check_same_rows(Xnew: tf.Tensor, Ynew: tf.Tensor) -> None:
+    """Raise unless inputs and targets have the same rows, as far as their shapes are known."""
+    if not Xnew.shape[:-1].is_compatible_with(Ynew.shape[:-1]):
+        raise ValueError(
+            f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: row m of"
+            " Ynew must hold the targets at row m of Xnew."
+        )
+
+
+def scored_data(data: Any, num_columns: int, num_tasks: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The pair (Xnew, Ynew) whose density is asked for: every target must be known."""
+    Xnew, Ynew = pair(data, "data must be the pair (Xnew, Ynew), shapes [M, D] and [M, T]")
+    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
+    check_same_rows(Xnew, Ynew)
+    if hasattr(Ynew, "numpy"):
+        check_finite(Ynew.numpy(), "Ynew", "drop the row or fill the gap")
+    return Xnew, Ynew
+
+
+def known_data(
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Test inputs, and targets with NaN where a task is asked for; infinity is refused."""
+    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
+    check_same_rows(Xnew, Ynew)
+    if hasattr(Ynew, "numpy") and np.isinf(Ynew.numpy()).any():
+        where = np.argwhere(np.isinf(Ynew.numpy()))[0]
+        raise ValueError(
+            f"Ynew{place(where)} is infinite: pass a number where a task is known and NaN where it"
+            " is asked for."
+        )
+    return Xnew, Ynew

@@ -1,0 +1,270 @@
+r"""
+The inner problem of profiled training: the best b and sigma2 for a fixed kernel matrix.
+
+With the spectrum fixed the objective splits into T problems in two numbers each,
+:math:`(\log b_t, \log \sigma^2_t)`. They are solved together by Newton's method with exact
+derivatives, in NumPy: an evaluation costs far less than one call into TensorFlow, and there are
+dozens. The same terms, differentiable and on any device, are in :mod:`gpflow_cool.chain`.
+
+Letters: R eigenvectors, T tasks, Q problems (a task from one starting point).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray
+
+from .linalg import LOG_2PI
+
+MAX_STEP = 3.0
+"""Longest Newton step in log b and log sigma2."""
+
+GAIN_TOLERANCE = 1e-10
+"""A step that promises less, in nats, is not taken."""
+
+MAX_ITERATIONS = 60
+MAX_HALVINGS = 12
+
+
+class InnerSpectrum(NamedTuple):
+    """A :class:`gpflow_cool.spectrum.Spectrum` in NumPy, with the products of targets formed."""
+
+    lam: AnyNDArray
+    Yr: AnyNDArray
+    G0: AnyNDArray
+    num_rows: float
+    pairs: AnyNDArray
+    """[R, T^2], all products of two columns of Yr."""
+
+
+class Box(NamedTuple):
+    """Bounds of log b and log sigma2, each [T, 2]; equal ones hold a number fixed."""
+
+    lower: AnyNDArray
+    upper: AnyNDArray
+
+
+class Terms(NamedTuple):
+    """Value, gradient and Hessian of Q problems with respect to (b, sigma2)."""
+
+    value: AnyNDArray
+    gradient: AnyNDArray
+    hessian: AnyNDArray
+
+
+class InnerSolution(NamedTuple):
+    """The best of all starts for each task."""
+
+    b: AnyNDArray
+    sigma2: AnyNDArray
+    terms: AnyNDArray
+
+
+@check_shapes("lam: [R]", "Yr: [R, T]", "G0: [T, T]")
+def inner_spectrum(
+    lam: AnyNDArray, Yr: AnyNDArray, G0: AnyNDArray, num_rows: float
+) -> InnerSpectrum:
+    """Form the products of targets, once a kernel matrix."""
+    pairs = (Yr[:, :, None] * Yr[:, None, :]).reshape(len(Yr), -1)
+    return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs)
+
+
+@check_shapes("tasks: [Q]", "parameters: [Q, 2]")
+def evaluate(
+    spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyNDArray, learning: str
+) -> Terms:
+    r"""
+    Terms of the chain for single tasks, with exact first and second derivatives.
+
+    With :math:`S_b = K, S_s = I`, in the eigenbasis diagonal with entries :math:`l_b = \lambda,
+    l_s = 1`, and :math:`c_i = Y_{<t}^\top K_{x,t}^{-1} S_i \alpha_t`, the hierarchical term has
+
+    .. math::
+
+        g_i = \tfrac{1}{2} (\alpha^\top S_i \alpha - \mathrm{tr}\, K_x^{-1} S_i), \qquad
+        H_{ij} = \tfrac{1}{2} \mathrm{tr}\, K_x^{-1} S_i K_x^{-1} S_j
+                 - \alpha^\top S_i K_x^{-1} S_j \alpha + c_i^\top (I + G)^{-1} c_j
+
+    :param tasks: The task of each problem.
+    :param parameters: (b, sigma2) of each problem.
+    """
+    lam, Yr, G0, num_rows, _ = spectrum
+    num_tasks = Yr.shape[1]
+    b, s = parameters.T
+    v = b[:, None] * lam + s[:, None]  # [Q, R]
+    d = 1.0 / v
+    mask = np.arange(num_tasks) < tasks[:, None]  # [Q, T]
+    both = mask[:, :, None] & mask[:, None, :]
+    G = gram(spectrum, d, G0 / s[:, None, None])
+    M = np.eye(num_tasks) + both * G
+    w = np.linalg.solve(M, (mask * np.take_along_axis(G, tasks[:, None, None], 1)[:, 0])[..., None])
+    contrast = (np.arange(num_tasks) == tasks[:, None]) - w[..., 0]  # e_t - w_t
+    e = contrast @ Yr.T
+    a = d * e  # [Q, R]
+    outside = np.einsum("qi,ij,qj->q", contrast, G0, contrast)
+    empty = num_rows - len(lam)
+    value = -0.5 * (
+        np.einsum("qr,qr->q", a, e)
+        + outside / s
+        + np.sum(np.square(w), axis=(1, 2))
+        + np.sum(np.log(v), axis=1)
+        + empty * np.log(s)
+        + num_rows * LOG_2PI
+    )
+    powers = np.stack([np.ones_like(lam), lam, np.square(lam)])  # sigma2 sigma2, b sigma2, b b
+    a2 = np.square(a)
+    g_s, g_b = 0.5 * ((a2 - d) @ powers[:2].T).T
+    g_s += 0.5 * (outside / s**2 - empty / s)
+    curvature = (0.5 * np.square(d) - d * a2) @ powers.T  # [Q, 3]
+    curvature[:, 0] += 0.5 * empty / s**2 - outside / s**3
+    c = np.stack([(d * lam * a) @ Yr, (d * a) @ Yr + contrast @ G0 / s[:, None] ** 2], axis=2)
+    c *= mask[..., None]  # [Q, T, 2]
+    gradient = np.stack([g_b, g_s], axis=1)
+    hessian = symmetric_pairs(curvature) + np.swapaxes(c, 1, 2) @ np.linalg.solve(M, c)
+    terms = Terms(value, gradient, hessian)
+    return (
+        add_weight_uncertainty(spectrum, terms, M, both, d, s)
+        if learning == "approximate"
+        else terms
+    )
+
+
+def gram(spectrum: InnerSpectrum, weights: AnyNDArray, outside: AnyNDArray) -> AnyNDArray:
+    """[Q, T, T], Yr^T diag(weights_q) Yr plus what lies outside the span."""
+    num_tasks = spectrum.Yr.shape[1]
+    return (weights @ spectrum.pairs).reshape(-1, num_tasks, num_tasks) + outside
+
+
+def symmetric_pairs(entries: AnyNDArray) -> AnyNDArray:
+    """[Q, 2, 2] in the order (b, sigma2), from its entries (sigma2 sigma2, b sigma2, b b)."""
+    return entries[:, [[2, 1], [1, 0]]]
+
+
+def add_weight_uncertainty(
+    spectrum: InnerSpectrum,
+    terms: Terms,
+    M: AnyNDArray,
+    both: AnyNDArray,
+    d: AnyNDArray,
+    s: AnyNDArray,
+) -> Terms:
+    r"""
+    What :math:`-\tfrac{1}{2} \log |I + G_t|` adds in the approximate objective.
+
+    With :math:`H_i = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} Y_{<t}` and
+    :math:`H_{ij} = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} S_j K_x^{-1} Y_{<t}`: gradient
+    :math:`\tfrac{1}{2} \mathrm{tr}\, M^{-1} H_i`, Hessian
+    :math:`\tfrac{1}{2} \mathrm{tr}\, M^{-1} H_i M^{-1} H_j - \mathrm{tr}\, M^{-1} H_{ij}`.
+    """
+    lam, G0 = spectrum.lam, spectrum.G0
+    inverse = np.linalg.inv(M) * both
+    scale = s[:, None, None]
+    first = [
+        gram(spectrum, d**2 * lam, 0.0) @ inverse,
+        gram(spectrum, d**2, G0 / scale**2) @ inverse,
+    ]
+    second = [
+        np.einsum("qij,qji->q", gram(spectrum, d**3 * lam**power, outside), inverse)
+        for power, outside in ((0, G0 / scale**3), (1, 0.0), (2, 0.0))
+    ]
+    trace = 0.5 * np.stack([np.trace(part, axis1=1, axis2=2) for part in first], axis=1)
+    product = np.stack([[np.einsum("qij,qji->q", x, y) for y in first] for x in first])  # [2, 2, Q]
+    return Terms(
+        value=terms.value - 0.5 * np.linalg.slogdet(M)[1],
+        gradient=terms.gradient + trace,
+        hessian=terms.hessian
+        + 0.5 * np.moveaxis(product, -1, 0)
+        - symmetric_pairs(np.stack(second, axis=1)),
+    )
+
+
+class Step(NamedTuple):
+    """A step in (log b, log sigma2) for Q problems."""
+
+    direction: AnyNDArray
+    """[Q, 2]."""
+
+    gain: AnyNDArray
+    """[Q], what the step would gain if the problem were linear."""
+
+
+def newton_step(x: AnyNDArray, terms: Terms, lower: AnyNDArray, upper: AnyNDArray) -> Step:
+    """
+    Ascent step: Newton with the curvature's absolute value.
+
+    A number at its bound whose gradient points outside stays where it is.
+    """
+    p = np.exp(x)
+    gradient = p * terms.gradient
+    hessian = p[:, :, None] * p[:, None, :] * terms.hessian
+    hessian[:, [0, 1], [0, 1]] += gradient
+    held = ((x <= lower) & (gradient <= 0)) | ((x >= upper) & (gradient >= 0))
+    gradient = np.where(held, 0.0, gradient)
+    hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
+    values, vectors = np.linalg.eigh(hessian)
+    steepest = np.max(np.abs(values), axis=1, keepdims=True)
+    curvature = np.maximum(np.abs(values), 1e-9 * steepest + 1e-12)
+    step = np.einsum("qij,qj->qi", vectors, np.einsum("qji,qj->qi", vectors, gradient) / curvature)
+    length = np.max(np.abs(step), axis=1, keepdims=True)
+    step *= np.minimum(1.0, MAX_STEP / np.maximum(length, MAX_STEP))
+    return Step(step, np.sum(step * gradient, axis=1))
+
+
+@check_shapes("starts: [S, T, 2]")
+def solve(spectrum: InnerSpectrum, starts: AnyNDArray, box: Box, learning: str) -> InnerSolution:
+    """
+    Maximise every task's term from every start, and keep the best.
+
+    :param starts: (b, sigma2) for each start and task.
+    """
+    num_starts, num_tasks, _ = starts.shape
+    tasks = np.tile(np.arange(num_tasks), num_starts)
+    lower, upper = box.lower[tasks], box.upper[tasks]
+    x = np.clip(np.log(starts.reshape(-1, 2)), lower, upper)
+    terms = evaluate(spectrum, tasks, np.exp(x), learning)
+    active = np.arange(len(tasks))
+    for _ in range(MAX_ITERATIONS):
+        here = Terms(*(part[active] for part in terms))
+        step = newton_step(x[active], here, lower[active], upper[active])
+        worth = step.gain > GAIN_TOLERANCE
+        active, direction = active[worth], step.direction[worth]
+        if not len(active):
+            break
+        active = climb(spectrum, tasks, x, terms, Box(lower, upper), active, direction, learning)
+    best = np.nanargmax(terms.value.reshape(num_starts, num_tasks), axis=0)
+    chosen = best * num_tasks + np.arange(num_tasks)
+    b, sigma2 = np.exp(x[chosen]).T
+    return InnerSolution(b, sigma2, terms.value[chosen])
+
+
+def climb(
+    spectrum: InnerSpectrum,
+    tasks: AnyNDArray,
+    x: AnyNDArray,
+    terms: Terms,
+    box: Box,
+    active: AnyNDArray,
+    direction: AnyNDArray,
+    learning: str,
+) -> AnyNDArray:
+    """
+    Take the step of every active problem in place, halved until it climbs.
+
+    :param box: Bounds of the Q problems, not of the T tasks.
+    :return: The problems that moved; the others are as high as rounding lets them get.
+    """
+    pending = np.arange(len(active))
+    for _ in range(MAX_HALVINGS):
+        rows = active[pending]
+        trial = np.clip(x[rows] + direction[pending], box.lower[rows], box.upper[rows])
+        new = evaluate(spectrum, tasks[rows], np.exp(trial), learning)
+        better = new.value > terms.value[rows]
+        x[rows[better]] = trial[better]
+        for old, part in zip(terms, new, strict=True):
+            old[rows[better]] = part[better]
+        pending = pending[~better]
+        if not len(pending):
+            break
+        direction[pending] *= 0.5
+    return np.delete(active, pending)

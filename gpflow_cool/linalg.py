@@ -1,0 +1,125 @@
+"""
+Factorisations and Gaussian densities, for every layer above.
+
+Jitter is added in one place, :func:`cholesky_with_jitter`; the only other guard is that
+eigenvalues of a covariance matrix are clipped at zero in :func:`eigh`.
+"""
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, TensorType
+from gpflow.config import default_jitter
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+    """
+    Eigenvalues and eigenvectors of a symmetric matrix by LAPACK's divide and conquer.
+
+    :raises ValueError: If the matrix has entries that are not finite.
+    """
+    if not np.isfinite(K).all():
+        raise ValueError(
+            "The kernel matrix has entries that are not finite: look at the kernel's parameters"
+            " (gpflow.utilities.print_summary) and at the scale of X."
+        )
+    # NumPy's, not SciPy's: each brings a BLAS with threads of its own, and the idle ones of one
+    # keep the other waiting for a tenth of a second.
+    lam, U = np.linalg.eigh(K)
+    return lam, U
+
+
+def has_gpu() -> bool:
+    """Whether TensorFlow would place work on a GPU."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+@check_shapes("K: [N, N]", "return[0]: [N]", "return[1]: [N, N]")
+def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    r"""
+    Eigendecomposition of a covariance matrix, its eigenvalues clipped at zero.
+
+    .. math:: K = U \, \mathrm{diag}(\lambda) \, U^\top
+
+    On a CPU this is LAPACK, two to four times faster than TensorFlow's own. A graph reaches LAPACK
+    through a callback into Python, which cannot be exported, so that it must be asked for.
+
+    The derivative of an eigendecomposition divides by differences of eigenvalues, which covariance
+    matrices do not keep apart. It is NaN here, so that nobody takes it for a number: the objectives
+    have gradients of their own, and predictions are differentiable with respect to ``Xnew``.
+
+    :param python_callback: Whether a graph may call Python.
+    """
+    use_lapack = (python_callback or tf.executing_eagerly()) and not has_gpu()
+
+    @tf.custom_gradient
+    def decompose(K: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
+        if use_lapack:
+            lam, U = tf.numpy_function(lapack_eigh, [K], [K.dtype, K.dtype])
+            lam, U = tf.ensure_shape(lam, K.shape[:1]), tf.ensure_shape(U, K.shape)
+        else:
+            lam, U = tf.linalg.eigh(K)
+
+        def no_gradient(_lam: tf.Tensor, _U: tf.Tensor) -> tf.Tensor:
+            return tf.fill(tf.shape(K), tf.constant(np.nan, K.dtype))
+
+        return (tf.maximum(lam, tf.zeros([], K.dtype)), U), no_gradient
+
+    return decompose(tf.convert_to_tensor(K))
+
+
+@check_shapes("S: [batch..., M, M]", "return: [batch..., M, M]")
+def cholesky_with_jitter(S: TensorType) -> tf.Tensor:
+    """
+    Cholesky factor of a covariance matrix that may be singular.
+
+    GPflow's default jitter, relative to the mean of the diagonal, is added to the diagonal.
+    """
+    diagonal = tf.linalg.diag_part(S)
+    scale = tf.reduce_mean(diagonal, axis=-1, keepdims=True) + np.finfo(S.dtype.as_numpy_dtype).tiny
+    jitter = tf.cast(default_jitter(), S.dtype) * scale
+    return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
+
+
+@check_shapes("mean: [batch..., M]", "S: [batch..., M, M]", "return: [batch..., S, M]")
+def sample_gaussian(mean: TensorType, S: TensorType, num_samples: int) -> tf.Tensor:
+    """Draw from N(mean, S), TensorFlow's global seed deciding which."""
+    L = cholesky_with_jitter(S)
+    shape = tf.concat([tf.shape(mean)[:-1], [num_samples], tf.shape(mean)[-1:]], axis=0)
+    noise = tf.random.normal(shape, dtype=L.dtype)
+    return mean[..., None, :] + tf.matmul(noise, L, transpose_b=True)
+
+
+@check_shapes("r: [batch..., M]", "S: [batch..., M, M]", "return: [batch...]")
+def gaussian_log_density(r: TensorType, S: TensorType) -> tf.Tensor:
+    r"""
+    Log density of a residual.
+
+    .. math:: \log N(r \,|\, 0, S)
+    """
+    L = tf.linalg.cholesky(S)
+    z = tf.linalg.triangular_solve(L, r[..., None])[..., 0]
+    return univariate_log_densities(z, tf.square(tf.linalg.diag_part(L)), whitened=True)
+
+
+@check_shapes("r: [batch..., M]", "v: [batch..., M]", "return: [batch...]")
+def univariate_log_densities(r: TensorType, v: TensorType, *, whitened: bool = False) -> tf.Tensor:
+    r"""
+    Log density of independent residuals.
+
+    .. math:: \sum_m \log N(r_m \,|\, 0, v_m)
+
+    :param whitened: Whether `r` is divided by the standard deviations already.
+    """
+    squares = tf.square(r) if whitened else tf.square(r) / v
+    return -0.5 * tf.reduce_sum(squares + tf.math.log(v) + LOG_2PI, axis=-1)
+
+
+@check_shapes("S: [batch..., T, T]", "return: [batch..., T, T]")
+def correlation_from_covariance(S: TensorType) -> tf.Tensor:
+    """Correlations of a covariance; a task without variance has correlation 1 with itself only."""
+    deviation = tf.sqrt(tf.linalg.diag_part(S))
+    R = tf.math.divide_no_nan(S, deviation[..., :, None] * deviation[..., None, :])
+    return tf.linalg.set_diag(R, tf.ones_like(deviation))

@@ -1,0 +1,188 @@
+"""
+Other people's models behind the same interface, so that studies treat all alike.
+
+Both have `fit()`, `predict_f`, `predict_y`, `predict_log_density`, `task_names` and `data`.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.base import InputData, MeanAndVariance, RegressionData
+from gpflow.kernels import Kernel
+
+from .. import checks
+from ..linalg import gaussian_log_density, univariate_log_densities
+from ..training import History
+from .cool import CoolMTGP
+
+CONV_MT_STEPS = 1000
+
+
+class IndependentGPs:
+    """
+    One Gaussian process a task, knowing nothing of the others.
+
+    Each is a one-task :class:`CoolMTGP`, which is the same model as GPflow's `GPR` and trains with
+    about ten eigendecompositions. For one kernel shared by all tasks, with amplitudes and noises of
+    their own, use `KroneckerMTGP(data, kernel, rank=0, noise_rank="diagonal")`.
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import IndependentGPs
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = IndependentGPs((X, Y), gpflow.kernels.SquaredExponential())
+    >>> len(model.fit(verbose=0))
+    2
+
+    :param kernel: Copied for each task.
+    """
+
+    def __init__(
+        self, data: RegressionData, kernel: Kernel, *, task_names: Sequence[str] | None = None
+    ) -> None:
+        X, Y = self.data = checks.regression_data(data)
+        self.num_tasks = int(Y.shape[1])
+        self.task_names = checks.task_names(task_names, data, self.num_tasks)
+        self.models = [
+            CoolMTGP((X, Y[:, t : t + 1]), copy.deepcopy(kernel), task_names=[name])
+            for t, name in enumerate(self.task_names)
+        ]
+
+    def fit(self, optimizer: Any = "profile", **options: Any) -> list[History]:
+        """Train each model, see :meth:`CoolMTGP.fit`; one History a task."""
+        return [model.fit(optimizer, **options) for model in self.models]
+
+    def maximum_log_likelihood_objective(self) -> tf.Tensor:
+        """Sum of the tasks' log evidences."""
+        return tf.add_n([model.maximum_log_likelihood_objective() for model in self.models])
+
+    def predict_f(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        return self._predict("predict_f", Xnew, full_cov, full_output_cov)
+
+    def predict_y(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        return self._predict("predict_y", Xnew, full_cov, full_output_cov)
+
+    def _predict(
+        self, method: str, Xnew: InputData, full_cov: bool, full_output_cov: bool
+    ) -> MeanAndVariance:
+        results = [getattr(model, method)(Xnew, full_cov=full_cov) for model in self.models]
+        mean = tf.concat([mean for mean, _ in results], axis=-1)
+        if not full_cov:
+            variance = tf.concat([variance for _, variance in results], axis=-1)  # [..., M, T]
+            return mean, tf.linalg.diag(variance) if full_output_cov else variance
+        S = tf.concat([S for _, S in results], axis=-3)  # [..., T, M, M]
+        if not full_output_cov:
+            return mean, S
+        eye = tf.eye(self.num_tasks, dtype=S.dtype)
+        return mean, tf.einsum("...tmn,tu->...mtnu", S, eye)
+
+    def predict_log_density(
+        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
+        return log_density_from_moments(self, data, full_cov, full_output_cov)
+
+
+class ConvMT:
+    """
+    GPflow's sparse variational multi-output model (`SVGP` with `SharedIndependent`).
+
+    The paper calls it Conv-MT: inducing points at half of the rows, one kernel for all outputs. Its
+    outputs are independent given the kernel, which is what its joint covariance says too.
+
+    :param num_inducing: By default half the number of rows.
+    :param seed: Which rows become inducing points.
+    """
+
+    def __init__(
+        self,
+        data: RegressionData,
+        kernel: Kernel,
+        *,
+        num_inducing: int | None = None,
+        seed: int = 0,
+        task_names: Sequence[str] | None = None,
+    ) -> None:
+        X, Y = self.data = checks.regression_data(data)
+        self.num_tasks = int(Y.shape[1])
+        self.task_names = checks.task_names(task_names, data, self.num_tasks)
+        num_rows = int(X.shape[0])
+        count = max(1, num_rows // 2) if num_inducing is None else num_inducing
+        rows = np.random.default_rng(seed).permutation(num_rows)[
+            : checks.positive_integer(count, "num_inducing")
+        ]
+        points = gpflow.inducing_variables.InducingPoints(tf.gather(X, np.sort(rows)))
+        self.model = gpflow.models.SVGP(
+            gpflow.kernels.SharedIndependent(kernel, output_dim=self.num_tasks),
+            gpflow.likelihoods.Gaussian(0.1),
+            gpflow.inducing_variables.SharedIndependentInducingVariables(points),
+            num_latent_gps=self.num_tasks,
+        )
+
+    def fit(self, *, steps: int = CONV_MT_STEPS, verbose: int = 0) -> Any:
+        """Train by L-BFGS; SciPy's result is returned."""
+        closure = self.model.training_loss_closure(self.data, compile=True)
+        options = {"maxiter": checks.positive_integer(steps, "steps")}
+        return gpflow.optimizers.Scipy().minimize(
+            closure, self.model.trainable_variables, options=options
+        )
+
+    def predict_f(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        Xnew = checks.inputs(Xnew, int(self.data[0].shape[1]))
+        return self.model.predict_f(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
+
+    def predict_y(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        mean, S = self.predict_f(Xnew, full_cov, full_output_cov)
+        noise = tf.convert_to_tensor(self.model.likelihood.variance)
+        if full_cov and full_output_cov:
+            shape = tf.shape(S)
+            size = shape[-1] * shape[-2]
+            flat = tf.reshape(S, tf.concat([shape[:-4], [size, size]], axis=0))
+            flat = tf.linalg.set_diag(flat, tf.linalg.diag_part(flat) + noise)
+            return mean, tf.reshape(flat, shape)
+        if full_cov or full_output_cov:
+            return mean, tf.linalg.set_diag(S, tf.linalg.diag_part(S) + noise)
+        return mean, S + noise
+
+    def predict_log_density(
+        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
+        return log_density_from_moments(self, data, full_cov, full_output_cov)
+
+
+def log_density_from_moments(
+    model: IndependentGPs | ConvMT, data: RegressionData, full_cov: bool, full_output_cov: bool
+) -> tf.Tensor:
+    """Log density of new observations under the moments that `predict_y` gives."""
+    Xnew, Ynew = checks.scored_data(data, int(model.data[0].shape[1]), model.num_tasks)
+    mean, S = model.predict_y(Xnew, full_cov, full_output_cov)
+    residual = Ynew - mean
+    if full_cov and full_output_cov:
+        shape = tf.shape(residual)
+        size = shape[-1] * shape[-2]
+        flat = tf.reshape(S, tf.concat([shape[:-2], [size, size]], axis=0))
+        return gaussian_log_density(
+            tf.reshape(residual, tf.concat([shape[:-2], [size]], axis=0)), flat
+        )
+    if full_cov:
+        return gaussian_log_density(tf.linalg.matrix_transpose(residual), S)
+    if full_output_cov:
+        return gaussian_log_density(residual, S)
+    return univariate_log_densities(residual, S)

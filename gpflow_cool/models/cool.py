@@ -1,0 +1,188 @@
+"""CoolMTGP: the conditional one-output likelihood formulation for multitask Gaussian processes."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow import Parameter
+from gpflow.base import RegressionData, TensorData
+from gpflow.kernels import Kernel
+from gpflow.mean_functions import MeanFunction
+from gpflow.utilities import positive, to_default_float
+
+from .. import checks
+from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods, solve_chain
+from ..kronecker import JointSolution, chain_task_basis, solve_joint
+from ..linalg import eigh
+from ..profile import ProfiledChain
+from ..recovery import (
+    MultitaskParameters,
+    map_correlation,
+    monte_carlo_correlation,
+    multitask_parameters,
+)
+from ..spectrum import exact_spectrum
+from ..starting import (
+    chain_start,
+    fix_kernel_scale,
+    mean_kernel_diagonal,
+    noise_transform,
+    task_scales,
+)
+from .base import JointGPModel
+from .exact import KroneckerMTGP
+
+MAX_SCALE_RATIO = 10.0
+
+
+class CoolMTGP(JointGPModel):
+    r"""
+    Multitask Gaussian process with full task and noise covariances, learnt from 2 T parameters.
+
+    .. math:: \mathrm{vec}(Y) \sim N(0, \; C \otimes K + \Sigma \otimes I)
+
+    The likelihood is factorised into T one-output Gaussian processes, each conditioned on the tasks
+    before it, with one shared kernel. Only `b` and `sigma2` (one number a task each) and the
+    kernel's parameters are learnt; `task_covariance()` and `noise_covariance()` are recovered from
+    them, positive (semi)definite by construction, with no rank to choose.
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+    >>> mean, cov = model.predict_f_full_cov(X[:3])
+    >>> mean.shape, cov.shape
+    (TensorShape([3, 2]), TensorShape([3, 2, 3, 2]))
+
+    The kernel's own variance and the scale of `b` say one thing twice: the variance is fixed (shown
+    as not trainable by `gpflow.utilities.print_summary`), `b` is learnt. Undo it with
+    `gpflow.set_trainable(model.kernel.variance, True)`.
+
+    `sigma2` stays above 1e-4 of the task's variance, or a tenth of the given start if that is less.
+
+    The prior of the weights between tasks is N(0, I), as in the paper, which assumes targets of
+    comparable scale: standardise them if their deviations differ much.
+
+    Gradients flow from the objective to kernel, mean function, `b` and `sigma2`, and from
+    predictions to `Xnew`. Gradients of predictions with respect to parameters are NaN.
+
+    :param data: Inputs X [N, D] and targets Y [N, T]: arrays, lists, data frames, or `tf.Variable`.
+    :param kernel: Any GPflow kernel over the inputs, shared by all tasks.
+    :param mean_function: Any GPflow mean function.
+    :param learning: "hierarchical" (weights between tasks at their maximum) or "approximate"
+        (integrated out).
+    :param b: Prior amplitude of each task; by default the task's variance over the kernel's.
+    :param sigma2: Noise variance of each task given those before it; by default a tenth of the
+        task's variance.
+    :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
+        factorisation a task), or "auto", see :func:`gpflow_cool.chain.choose_engine`.
+    :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
+    """
+
+    def __init__(
+        self,
+        data: RegressionData,
+        kernel: Kernel,
+        mean_function: MeanFunction | None = None,
+        *,
+        learning: str = "hierarchical",
+        b: TensorData | None = None,
+        sigma2: TensorData | None = None,
+        engine: str = "auto",
+        task_names: Sequence[str] | None = None,
+    ) -> None:
+        self.learning = checks.option(learning, "learning", LEARNING)
+        self.engine = checks.option(engine, "engine", ENGINES)
+        super().__init__(data, kernel, mean_function, task_names)
+        scales = task_scales(self.centred_targets().numpy())
+        ratio = float(np.sqrt(scales.max() / scales.min()))
+        if ratio > MAX_SCALE_RATIO:
+            warnings.warn(
+                f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The"
+                " prior of the weights between tasks assumes comparable scales: standardise Y.",
+                stacklevel=2,
+            )
+        start = chain_start(mean_kernel_diagonal(kernel, self.data[0].numpy()), scales)
+        b = checks.positive_vector(start.b if b is None else b, "b", self.num_tasks)
+        sigma2 = start.sigma2 if sigma2 is None else sigma2
+        sigma2 = checks.positive_vector(sigma2, "sigma2", self.num_tasks)
+        self.b = Parameter(b, transform=positive(lower=0.0))
+        self.sigma2 = Parameter(sigma2, transform=noise_transform(sigma2, scales))
+        fix_kernel_scale(kernel)
+
+    @property
+    def objective_term_names(self) -> tuple[str, ...]:
+        return self.task_names
+
+    def objective_terms(self) -> tf.Tensor:
+        return self.conditional_log_likelihoods()
+
+    def profile(self) -> ProfiledChain:
+        return ProfiledChain(self)
+
+    @check_shapes("return: [T]")
+    def conditional_log_likelihoods(self) -> tf.Tensor:
+        """The objective's terms: each task's likelihood given the tasks before it."""
+        X, _ = self.data
+        return conditional_log_likelihoods(
+            self.kernel(X),
+            self.centred_targets(),
+            self.b,
+            self.sigma2,
+            learning=self.learning,
+            engine=choose_engine(self.num_tasks) if self.engine == "auto" else self.engine,
+        )
+
+    def multitask_parameters(
+        self, correlation: str = "map", *, num_samples: int = 100, seed: int | None = None
+    ) -> MultitaskParameters:
+        """
+        The joint model's B, C, Sigma and W, each [T, T], at the present parameters.
+
+        :param correlation: How the tasks' input weights correlate: at their maximum ("map"), or on
+            average over draws from their posterior ("monte_carlo").
+        :param num_samples: Number of draws.
+        :param seed: Seed of the draws.
+        """
+        checks.option(correlation, "correlation", ["map", "monte_carlo"])
+        checks.positive_integer(num_samples, "num_samples")
+        _, _, parameters, _ = self._recover(correlation, num_samples, checks.seed(seed))
+        return MultitaskParameters(*map(to_default_float, parameters))
+
+    def task_covariance(self) -> tf.Tensor:
+        """C, [T, T], recovered at the present parameters."""
+        return self.multitask_parameters().C
+
+    def noise_covariance(self) -> tf.Tensor:
+        """Sigma, [T, T], recovered at the present parameters."""
+        return self.multitask_parameters().Sigma
+
+    def to_exact(self) -> KroneckerMTGP:
+        """
+        The exact model at the recovered C and Sigma: the same predictions, ready for refinement by
+        `fit("em")` or `fit("scipy")` of the exact evidence.
+
+        Refinement has T^2 parameters instead of 2 T: docs/exact.md tells when that helps.
+        """
+        return KroneckerMTGP.from_cool(self)
+
+    def joint_solution(self) -> JointSolution:
+        """The joint model at the recovered C and Sigma, solved."""
+        U, spectrum, parameters, sigma2 = self._recover("map", 1, None)
+        basis = chain_task_basis(parameters.W, parameters.B, sigma2)
+        return solve_joint(U, spectrum.lam, spectrum.Yr, basis)
+
+    def _recover(self, correlation: str, num_samples: int, seed: int | None):  # type: ignore[no-untyped-def]
+        """Eigenvectors, spectrum, joint parameters and sigma2 in float64: one factorisation."""
+        lam, U = eigh(self.kernel(self.data[0]))
+        spectrum = exact_spectrum(lam, U, self.centred_targets())
+        b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
+        chain = solve_chain(spectrum, b, sigma2, self.learning)
+        if correlation == "map":
+            rho = map_correlation(spectrum, chain)
+        else:
+            rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
+        return U, spectrum, multitask_parameters(chain.systems.W, b, sigma2, rho), sigma2

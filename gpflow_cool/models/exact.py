@@ -1,0 +1,221 @@
+"""KroneckerMTGP: the exact multitask Gaussian process with explicit task and noise covariances."""
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow import set_trainable
+from gpflow.base import AnyNDArray, RegressionData, TensorData
+from gpflow.kernels import Kernel
+from gpflow.mean_functions import MeanFunction
+
+from .. import checks
+from ..covariances import (
+    DiagonalCovariance,
+    FullCovariance,
+    LowRankCovariance,
+    TaskCovariance,
+    lift_eigenvalues,
+)
+from ..em import ExactEM
+from ..kronecker import JointSolution, kronecker_log_likelihood, solve_joint, task_basis
+from ..linalg import eigh
+from ..spectrum import exact_spectrum
+from ..starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from .base import JointGPModel
+
+if TYPE_CHECKING:
+    from .cool import CoolMTGP
+
+NOISE_FLOOR = 1e-6
+"""A given noise covariance that is singular is lifted to this, relative to its largest eigenvalue:
+without noise in some direction the density of the data there is not finite."""
+
+
+class KroneckerMTGP(JointGPModel):
+    r"""
+    The exact multitask Gaussian process, with C and Sigma as parameters.
+
+    .. math:: \mathrm{vec}(Y) \sim N(0, \; C \otimes K + \Sigma \otimes I)
+
+    C and Sigma are diagonalised together, so that an evaluation costs O(N^3 + T^3 + N T^2) and no
+    matrix of size N T x N T is formed (Stegle et al. 2011, Rakitsch et al. 2013). The competitors
+    of the Cool-MTGP paper are settings of this model:
+
+    ============  =====================================  =========================================
+    name          constructor                            settings
+    ============  =====================================  =========================================
+    Std-MT        ``KroneckerMTGP.std_mt(..., rank=P)``  ``rank=P, noise_rank=0`` (Bonilla 2008)
+    ICM           ``KroneckerMTGP.icm(...)``             ``rank=1, noise_rank=0``
+    Sigma-MT      ``KroneckerMTGP.sigma_mt(..., P)``     ``rank=P, noise_rank=P`` (Rakitsch 2013)
+    ground truth  ``KroneckerMTGP.ground_truth(...)``    C and Sigma given and kept
+    ============  =====================================  =========================================
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import KroneckerMTGP
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = KroneckerMTGP.std_mt((X, Y), gpflow.kernels.SquaredExponential(), rank=1)
+    >>> model.task_covariance().shape
+    TensorShape([2, 2])
+
+    The kernel's variance is fixed, C carries the scale; see :class:`gpflow_cool.CoolMTGP`.
+
+    :param data: Inputs X [N, D] and targets Y [N, T].
+    :param kernel: Any GPflow kernel over the inputs, shared by all tasks.
+    :param mean_function: Any GPflow mean function.
+    :param rank: None for a full C; P for :math:`W W^\top + s^2 I` with W [T, P]; 0 for a diagonal
+        C, that is, tasks that share a kernel and nothing else.
+    :param noise_rank: "full"; "diagonal" for one variance a task; 0 for :math:`\sigma^2 I`; P for
+        :math:`W W^\top` plus a diagonal.
+    :param task_covariance: C to start from, [T, T]; by default from the covariance of Y.
+    :param noise_covariance: Sigma to start from, [T, T]; by default a tenth of the variances of Y.
+    :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
+    """
+
+    def __init__(
+        self,
+        data: RegressionData,
+        kernel: Kernel,
+        mean_function: MeanFunction | None = None,
+        *,
+        rank: int | None = None,
+        noise_rank: int | str = "full",
+        task_covariance: TensorData | None = None,
+        noise_covariance: TensorData | None = None,
+        task_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(data, kernel, mean_function, task_names)
+        residual = self.centred_targets().numpy()
+        scales = task_scales(residual)
+        if task_covariance is None:
+            variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
+            task_covariance = signal_start(residual, scales) / variance
+        C = checks.covariance(task_covariance, "task_covariance", self.num_tasks)
+        Sigma = np.diag(NOISE_FRACTION * scales) if noise_covariance is None else noise_covariance
+        Sigma = checks.covariance(Sigma, "noise_covariance", self.num_tasks)
+        self.signal = signal_covariance(C, rank)
+        self.noise = noise_covariance_of_rank(lift_eigenvalues(Sigma, NOISE_FLOOR), noise_rank)
+        fix_kernel_scale(kernel)
+
+    @classmethod
+    def std_mt(
+        cls, data: RegressionData, kernel: Kernel, *, rank: int, **options: Any
+    ) -> "KroneckerMTGP":
+        """Std-MT of Bonilla et al. (2008): C of rank P plus s^2 I, the same noise for all tasks."""
+        return cls(data, kernel, rank=rank, noise_rank=0, **options)
+
+    @classmethod
+    def icm(cls, data: RegressionData, kernel: Kernel, **options: Any) -> "KroneckerMTGP":
+        """The intrinsic coregionalization model: Std-MT of rank one."""
+        return cls(data, kernel, rank=1, noise_rank=0, **options)
+
+    @classmethod
+    def sigma_mt(
+        cls, data: RegressionData, kernel: Kernel, *, rank: int, **options: Any
+    ) -> "KroneckerMTGP":
+        """Sigma-MT of Rakitsch et al. (2013): C and Sigma both of rank P plus a diagonal."""
+        return cls(data, kernel, rank=rank, noise_rank=rank, **options)
+
+    @classmethod
+    def ground_truth(
+        cls,
+        data: RegressionData,
+        kernel: Kernel,
+        task_covariance: TensorData,
+        noise_covariance: TensorData,
+        **options: Any,
+    ) -> "KroneckerMTGP":
+        """The model with C and Sigma known, and kept in training."""
+        options.update(task_covariance=task_covariance, noise_covariance=noise_covariance)
+        model = cls(data, kernel, **options)
+        set_trainable(model.signal, False)
+        set_trainable(model.noise, False)
+        return model
+
+    @classmethod
+    def from_cool(cls, model: "CoolMTGP") -> "KroneckerMTGP":
+        """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
+        parameters = model.multitask_parameters()
+        return cls(
+            model.data,
+            copy.deepcopy(model.kernel),
+            copy.deepcopy(model.mean_function),
+            task_covariance=parameters.C,
+            noise_covariance=parameters.Sigma,
+            task_names=model.task_names,
+        )
+
+    @property
+    def objective_term_names(self) -> tuple[str, ...]:
+        return ("evidence",)
+
+    def objective_terms(self) -> tf.Tensor:
+        """The exact log evidence, as the one term of the objective."""
+        X, _ = self.data
+        evidence = kronecker_log_likelihood(
+            self.kernel(X), self.centred_targets(), self.signal(), self.noise()
+        )
+        return evidence[None]
+
+    def log_marginal_likelihood(self) -> tf.Tensor:
+        """The exact log evidence, which is the objective, with its gradient."""
+        return self.maximum_log_likelihood_objective()
+
+    def expectation_maximisation(self) -> ExactEM:
+        """EM over full C and Sigma, for `fit("em")`; kernel and mean function stay."""
+        if not isinstance(self.signal, FullCovariance) or not isinstance(
+            self.noise, FullCovariance
+        ):
+            raise ValueError(
+                'optimizer="em" is for full covariances, rank=None and noise_rank="full": use'
+                ' optimizer="scipy".'
+            )
+        return ExactEM(self, self.signal, self.noise)
+
+    def task_covariance(self) -> tf.Tensor:
+        """C, [T, T]."""
+        return self.signal()
+
+    def noise_covariance(self) -> tf.Tensor:
+        """Sigma, [T, T]."""
+        return self.noise()
+
+    def joint_solution(self) -> JointSolution:
+        """The joint model at the present parameters, solved."""
+        lam, U = eigh(self.kernel(self.data[0]))
+        spectrum = exact_spectrum(lam, U, self.centred_targets())
+        C, Sigma = tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64)
+        return solve_joint(U, spectrum.lam, spectrum.Yr, task_basis(C, Sigma))
+
+
+def signal_start(residual: AnyNDArray, scales: AnyNDArray) -> AnyNDArray:
+    """Covariance of the targets, its correlations shrunk a little so that it has an inverse."""
+    deviation = np.sqrt(scales)
+    standard = (residual - residual.mean(axis=0)) / deviation
+    correlation = 0.9 * standard.T @ standard / len(residual)
+    np.fill_diagonal(correlation, 1.0)
+    return correlation * np.outer(deviation, deviation)
+
+
+def signal_covariance(C: AnyNDArray, rank: int | None) -> TaskCovariance:
+    """C with parameters of its own: full, diagonal, or of low rank."""
+    if rank is None:
+        return FullCovariance(C)
+    if checks.rank(rank, "rank", 0, len(C), "or None") == 0:
+        return DiagonalCovariance(C, shared=False)
+    return LowRankCovariance(C, rank, shared=True)
+
+
+def noise_covariance_of_rank(Sigma: AnyNDArray, noise_rank: int | str) -> TaskCovariance:
+    """Sigma with parameters of its own, see :class:`KroneckerMTGP`."""
+    if noise_rank == "full":
+        return FullCovariance(Sigma)
+    if noise_rank == "diagonal":
+        return DiagonalCovariance(Sigma, shared=False)
+    rank = checks.rank(noise_rank, "noise_rank", 0, len(Sigma), 'or "full", or "diagonal"')
+    if rank == 0:
+        return DiagonalCovariance(Sigma, shared=True)
+    return LowRankCovariance(Sigma, rank, shared=False)

@@ -1,0 +1,72 @@
+"""Parameters as one vector for an optimiser."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.base import AnyNDArray
+
+
+def lower_bound(parameter: Parameter) -> AnyNDArray | None:
+    """
+    The bound that a parameter's transform keeps it above, or None unless it is a bound of at least
+    zero with no bound above.
+    """
+    variable = parameter.unconstrained_variable
+    if parameter.transform is None:
+        return None
+    ends = [
+        parameter.transform.forward(tf.fill(variable.shape, tf.constant(end, variable.dtype)))
+        for end in (-np.inf, np.inf)
+    ]
+    low, high = (end.numpy() for end in ends)
+    if low.shape == variable.shape and np.all(low >= 0) and np.all(np.isposinf(high)):
+        return np.asarray(low, dtype=np.float64)
+    return None
+
+
+class OuterVector:
+    """
+    A view of parameters as one vector x: their unconstrained variables, as GPflow has it.
+
+    :param logarithms: Whether a parameter above a bound is `bound + exp(x)` instead: lengthscales
+        that must travel far then do so in few steps, each of which costs more.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], *, logarithms: bool = False) -> None:
+        self.parameters = list(parameters)
+        self.bounds = [lower_bound(p) if logarithms else None for p in self.parameters]
+        self.shapes = [tuple(p.unconstrained_variable.shape) for p in self.parameters]
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
+        self.size = int(self.ends[-1]) if self.parameters else 0
+
+    def _split(self, x: AnyNDArray) -> list[AnyNDArray]:
+        pieces = np.split(x, self.ends[:-1])
+        return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def numpy(self) -> AnyNDArray:
+        """The vector at the present parameters."""
+        parts = [
+            p.unconstrained_variable.numpy() if bound is None else np.log(p.numpy() - bound)
+            for p, bound in zip(self.parameters, self.bounds, strict=True)
+        ]
+        return np.concatenate([np.zeros(0), *map(np.ravel, parts)]).astype(np.float64)
+
+    def assign(self, x: AnyNDArray) -> None:
+        """Set the parameters."""
+        for p, bound, value in zip(self.parameters, self.bounds, self._split(x), strict=True):
+            if bound is None:
+                p.unconstrained_variable.assign(value)
+            else:
+                p.assign(bound + np.exp(value))
+
+    def gradient(self, gradients: Sequence[AnyNDArray]) -> AnyNDArray:
+        """Gradient with respect to x from those with respect to the unconstrained variables."""
+        parts = []
+        for p, bound, g in zip(self.parameters, self.bounds, gradients, strict=True):
+            if bound is not None and p.transform is not None:
+                slope = p.transform.inverse_log_det_jacobian(tf.convert_to_tensor(p), event_ndims=0)
+                g = g * np.exp(np.log(p.numpy() - bound) + slope.numpy())
+            parts.append(np.ravel(g))
+        return np.concatenate(parts).astype(np.float64)

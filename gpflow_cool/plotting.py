@@ -1,0 +1,221 @@
+"""
+Figures of what a model has learned and predicts.
+
+Every function draws into the axes that it is given, or into a figure of its own, and returns the
+axes. That figure is made without ``pyplot``: nothing is left open, no display is needed, and
+``ax.figure.savefig(...)`` writes it. To have it in ``pyplot``'s care (``plt.show``), pass axes of
+``plt.subplots()``. Matplotlib is imported on the first call.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_TASKS_WITH_NUMBERS = 8
+"""A heat map of more tasks than these has no numbers in its cells."""
+
+
+class Predictor(Protocol):
+    """What :func:`plot_bands` needs of a model."""
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def task_names(self) -> tuple[str, ...]: ...
+
+    def predict_f(self, Xnew: Any) -> tuple[Any, Any]: ...
+
+    def predict_y(self, Xnew: Any) -> tuple[Any, Any]: ...
+
+
+@check_shapes("matrix: [T, T]")
+def plot_task_matrix(
+    matrix: ArrayLike,
+    names: Sequence[str] | None = None,
+    ax: "Axes | None" = None,
+    title: str | None = None,
+    *,
+    limit: float | None = None,
+) -> "Axes":
+    """
+    Heat map of a matrix over tasks, such as C, Sigma or a correlation; white is zero.
+
+    :param names: Names of the tasks; numbers from 0 if there are none.
+    :param limit: Value at the ends of the colour scale, for instance 1 for correlations, or the
+        same for two matrices that shall be compared; the largest absolute entry if None.
+    """
+    values = np.asarray(matrix, dtype=float)
+    labels = [str(t) for t in range(len(values))] if names is None else [str(n) for n in names]
+    if len(labels) != len(values):
+        raise ValueError(
+            f"names has {len(labels)} entries, but the matrix has {len(values)} tasks: pass one"
+            " name a task."
+        )
+    if limit is None:
+        limit = float(np.max(np.abs(values))) or 1.0
+    ax = _own_axes((4.8, 4.0)) if ax is None else ax
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
+    _label_tasks(ax, labels)
+    if len(values) <= MAX_TASKS_WITH_NUMBERS:
+        _write_cells(ax, values, limit)
+    if title is not None:
+        ax.set_title(title)
+    return ax
+
+
+@check_shapes("Xnew: [M, D]")
+def plot_bands(
+    model: Predictor,
+    Xnew: ArrayLike,
+    task: int | str,
+    ax: "Axes | None" = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
+    *,
+    num_sigma: float = 2.0,
+    color: str = "C0",
+    legend: bool = True,
+) -> "Axes":
+    """
+    Predictive mean of one task over a single input, with bands of f (dark) and y (light).
+
+    :param Xnew: Inputs [M, 1] to predict at, in any order.
+    :param task: Number or name of the task.
+    :param data: Pair of X [N, 1] and Y [N, T] to draw as dots; the model's own data if None.
+    :param num_sigma: Half the width of the bands, in standard deviations.
+    """
+    t = _task_number(model.task_names, task)
+    grid = _sorted_inputs(Xnew)
+    f_mean, f_var = (np.asarray(a)[:, t] for a in model.predict_f(grid))
+    y_mean, y_var = (np.asarray(a)[:, t] for a in model.predict_y(grid))
+    X, Y = (np.asarray(a) for a in (model.data if data is None else data))
+
+    ax = _own_axes((6.4, 4.0)) if ax is None else ax
+    x, k = grid[:, 0], num_sigma
+    for mean, var, alpha, symbol in [(y_mean, y_var, 0.15, "y"), (f_mean, f_var, 0.35, "f")]:
+        low, high = mean - k * np.sqrt(var), mean + k * np.sqrt(var)
+        label = rf"${symbol}$ $\pm$ {k:g} sigma"
+        ax.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=label)
+    ax.plot(x, f_mean, color=color, linewidth=2, label="predictive mean")
+    ax.plot(X[:, 0], Y[:, t], "o", color="0.15", markersize=3.5, label="data", zorder=3)
+    ax.set(title=model.task_names[t], xlabel="x", xlim=(x[0], x[-1]) if x[0] < x[-1] else None)
+    if legend:
+        ax.legend(fontsize="small")
+    return ax
+
+
+@check_shapes("mean: [2]", "cov: [2, 2]")
+def plot_level_curves(
+    mean: ArrayLike,
+    cov: ArrayLike,
+    ax: "Axes | None" = None,
+    levels: Sequence[float] = (1.0, 2.0, 3.0),
+    *,
+    color: str = "C0",
+    linestyle: str = "-",
+    label: str | None = None,
+    names: tuple[str, str] | None = None,
+) -> "Axes":
+    """
+    Level curves of a bivariate normal density: ellipses around its mean.
+
+    :param levels: Distances from the mean, in standard deviations; see :func:`level_curve`.
+    :param label: Name in a legend, which the caller draws.
+    :param names: Names of the two axes.
+    """
+    ax = _own_axes((4.4, 4.4)) if ax is None else ax
+    for i, level in enumerate(levels):
+        points = level_curve(mean, cov, level)
+        style: dict[str, Any] = {"color": color, "linestyle": linestyle, "linewidth": 1.5}
+        ax.plot(*points.T, label=label if i == 0 else None, **style)
+    ax.plot(*np.asarray(mean, dtype=float), marker="+", color=color, markersize=8)
+    ax.set_aspect("equal", adjustable="datalim")
+    if names is not None:
+        ax.set(xlabel=names[0], ylabel=names[1])
+    return ax
+
+
+@check_shapes("mean: [2]", "cov: [2, 2]", "return: [P, 2]")
+def level_curve(mean: ArrayLike, cov: ArrayLike, level: float, num_points: int = 181) -> AnyNDArray:
+    r"""
+    Points of one level curve of a bivariate normal density, the last equal to the first.
+
+    .. math:: \{\mu + k \, S^{1/2} u : |u| = 1\} = \{y : (y - \mu)^\top S^{-1} (y - \mu) = k^2\}
+
+    :param cov: Covariance S; a singular one gives a segment.
+    :param level: k, the distance from the mean in standard deviations.
+    """
+    # eigh, not Cholesky: S may be singular.
+    lam, U = np.linalg.eigh(np.asarray(cov, dtype=float))
+    angle = np.linspace(0.0, 2.0 * np.pi, num_points)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # [P, 2]
+    root = U * np.sqrt(np.maximum(lam, 0.0))  # S = root root^T
+    return np.asarray(mean, dtype=float) + level * circle @ root.T
+
+
+def _own_axes(size: tuple[float, float]) -> "Axes":
+    """Axes of a new figure that pyplot does not know."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained").subplots()
+
+
+def _label_tasks(ax: "Axes", labels: Sequence[str]) -> None:
+    """Names of the tasks on both axes, slanted where they would collide."""
+    ticks = range(len(labels))
+    slanted = max(len(label) for label in labels) * len(labels) > 30
+    turn: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(ticks, labels, **(turn if slanted else {}))
+    ax.set_yticks(ticks, labels)
+
+
+def _write_cells(ax: "Axes", matrix: AnyNDArray, limit: float) -> None:
+    """The value of each entry in its cell, light where the cell is dark."""
+    size = "medium" if len(matrix) <= 5 else "x-small"
+    for (row, column), value in np.ndenumerate(matrix):
+        color = "white" if abs(value) > 0.6 * limit else "0.15"
+        text = cell_text(value, limit)
+        ax.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
+
+
+def cell_text(value: float, limit: float) -> str:
+    """
+    A number with two significant digits of the largest that stands beside it.
+
+    >>> cell_text(0.1234, limit=0.5), cell_text(-0.04, limit=7.0), cell_text(12300.0, limit=5e4)
+    ('0.12', '0.0', '1e+04')
+    """
+    if not 1e-3 <= limit < 1e4:
+        return f"{value:.0e}" if value else "0"
+    decimals = max(0, 1 - int(np.floor(np.log10(limit))))
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 makes -0.0 a plain zero
+
+
+def _task_number(names: Sequence[str], task: int | str) -> int:
+    """Number of a task that is given by number or name."""
+    if isinstance(task, str):
+        if task not in names:
+            raise ValueError(f"task={task!r} is not known. Choose one of: {', '.join(names)}.")
+        return list(names).index(task)
+    if not 0 <= task < len(names):
+        raise ValueError(f"task={task!r}, but the model has tasks 0 to {len(names) - 1}.")
+    return int(task)
+
+
+def _sorted_inputs(Xnew: ArrayLike) -> AnyNDArray:
+    """Inputs in ascending order, checked to have one column."""
+    grid = np.asarray(Xnew, dtype=float)
+    if grid.shape[1] != 1:
+        raise ValueError(
+            f"Xnew has {grid.shape[1]} columns: bands can be drawn over one input only. Draw"
+            " predict_y over the column that you want to see, with the others fixed."
+        )
+    return np.sort(grid, axis=0)

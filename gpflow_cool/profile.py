@@ -1,0 +1,127 @@
+r"""
+Profiled training of the chain ("variable projection"): b and sigma2 solved for, the rest trained.
+
+For fixed kernel and mean parameters :math:`\theta` the best b and sigma2 cost next to nothing once
+K is decomposed (:mod:`gpflow_cool.inner`). What is left is a function of :math:`\theta` alone, and
+its gradient is that of the objective at the inner optimum (envelope theorem): L-BFGS needs about
+ten eigendecompositions for it. With no trainable :math:`\theta`, one eigendecomposition is the fit.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.base import AnyNDArray, RegressionData
+from gpflow.kernels import Kernel
+
+from . import inner
+from .chain import conditional_log_likelihoods
+from .linalg import eigh
+from .outer import lower_bound
+from .spectrum import Spectrum, exact_spectrum
+from .starting import chain_start, task_scales
+
+B_RANGE = 1e10
+"""b may go this far below and above its default."""
+
+ABOVE_FLOOR = 1.0 + 1e-6
+"""sigma2 stays this much above its bound, where the transform still has an inverse."""
+
+
+class ChainModel(Protocol):
+    """What profiled training needs of a model."""
+
+    b: Parameter
+    sigma2: Parameter
+    kernel: Kernel
+    learning: str
+    data: RegressionData
+
+    def centred_targets(self) -> tf.Tensor: ...
+    def log_prior_density(self) -> tf.Tensor: ...
+    @property
+    def trainable_parameters(self) -> tuple[Parameter, ...]: ...
+
+
+class Evaluation(NamedTuple):
+    """Loss, its gradient with respect to the outer variables, and the objective's terms."""
+
+    loss: float
+    gradients: list[AnyNDArray]
+    terms: AnyNDArray
+
+
+class ProfiledChain:
+    """
+    The loss as a function of the parameters outside the inner problem.
+
+    Evaluating it sets `b` and `sigma2` of the model to their best values. A frozen one stays, and
+    one with a prior is trained with the outer parameters.
+    """
+
+    def __init__(self, model: ChainModel) -> None:
+        self.model = model
+        self.solves_b = model.b.trainable and model.b.prior is None
+        self.solves_sigma2 = model.sigma2.trainable and model.sigma2.prior is None
+        inside = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
+        self.parameters = [
+            p for p in model.trainable_parameters if all(p is not solved for solved in inside)
+        ]
+        floor = lower_bound(model.sigma2)
+        self.floor = 0.0 if floor is None else floor * ABOVE_FLOOR
+        self.num_decompositions = 0
+
+    def evaluate(self) -> Evaluation:
+        """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
+        model = self.model
+        variables = [p.unconstrained_variable for p in self.parameters]
+        with tf.GradientTape() as tape:
+            K = model.kernel(model.data[0])
+            Y = model.centred_targets()
+            lam, U = eigh(tf.stop_gradient(K))
+            self.num_decompositions += 1
+            self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
+            terms = conditional_log_likelihoods(
+                K,
+                Y,
+                model.b,
+                model.sigma2,
+                learning=model.learning,
+                engine="spectral",
+                decomposition=(lam, U),
+            )
+            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
+
+    def solve_inner(self, spectrum: Spectrum, Y: AnyNDArray) -> None:
+        """Set b and sigma2 to their best values for this spectrum of the targets Y."""
+        if not (self.solves_b or self.solves_sigma2):
+            return
+        model = self.model
+        lam, Yr, G0, num_rows = (part.numpy() for part in spectrum)
+        warm = np.stack([model.b.numpy(), model.sigma2.numpy()], axis=1).astype(np.float64)
+        start = chain_start(float(np.sum(lam) / num_rows), task_scales(Y))
+        default = np.stack(start, axis=1).astype(np.float64)
+        solution = inner.solve(
+            inner.inner_spectrum(lam, Yr, G0, num_rows),
+            # The last solution alone may sit in "all noise"; the default never does.
+            np.stack([warm, default, default * [1.0, 0.1]]),
+            self.box(default, warm),
+            model.learning,
+        )
+        if self.solves_b:
+            model.b.assign(solution.b)
+        if self.solves_sigma2:
+            model.sigma2.assign(solution.sigma2)
+
+    def box(self, default: AnyNDArray, warm: AnyNDArray) -> inner.Box:
+        """Bounds of the inner problem; a number that is not to be solved for stays."""
+        floor = np.maximum(self.floor, default[:, 1] / B_RANGE)
+        lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))
+        upper = np.log(default * B_RANGE)
+        for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
+            if not solved:
+                lower[:, column] = upper[:, column] = np.log(warm[:, column])
+        return inner.Box(lower, upper)

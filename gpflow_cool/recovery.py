@@ -1,0 +1,153 @@
+r"""
+From the chain's parameters back to the joint model
+:math:`\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)`.
+
+`vec` stacks columns (task-major), so the task matrix is the left factor. All in float64.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import TensorType
+
+from .chain import Chain
+from .spectrum import Spectrum
+
+
+class MultitaskParameters(NamedTuple):
+    """The joint model's matrices, each [T, T]."""
+
+    B: tf.Tensor
+    """Prior covariance of the tasks' input components, b on its diagonal."""
+
+    C: tf.Tensor
+    """Task covariance."""
+
+    Sigma: tf.Tensor
+    """Noise covariance."""
+
+    W: tf.Tensor
+    """Weights of earlier tasks; strictly lower triangular."""
+
+
+@check_shapes("W: [T, T]", "return: [T, T]")
+def mixing_matrix(W: TensorType) -> tf.Tensor:
+    r"""
+    What takes the chain's innovations to the tasks.
+
+    .. math:: A = (I - W)^{-1}
+    """
+    eye = tf.eye(tf.shape(W)[0], dtype=W.dtype)
+    return tf.linalg.triangular_solve(eye - W, eye)
+
+
+@check_shapes("W: [T, T]", "sigma2: [T]", "return: [T, T]")
+def noise_covariance(W: TensorType, sigma2: TensorType) -> tf.Tensor:
+    r"""
+    Noise covariance of the joint model.
+
+    .. math:: \Sigma = A \, \mathrm{diag}(\sigma^2) \, A^\top, \qquad A = (I - W)^{-1}
+
+    :param W: Row t holds the weights of the tasks before t; strictly lower triangular.
+    """
+    A = mixing_matrix(W)
+    return symmetric(tf.matmul(A * sigma2, A, transpose_b=True))
+
+
+@check_shapes("W: [T, T]", "B: [T, T]", "return: [T, T]")
+def task_covariance(W: TensorType, B: TensorType) -> tf.Tensor:
+    r"""
+    Task covariance of the joint model.
+
+    .. math:: C = A \, B \, A^\top, \qquad A = (I - W)^{-1}
+    """
+    A = mixing_matrix(W)
+    return symmetric(tf.matmul(tf.matmul(A, B), A, transpose_b=True))
+
+
+@check_shapes("S: [T, T]", "return: [T, T]")
+def symmetric(S: TensorType) -> tf.Tensor:
+    """Symmetric to the last bit, which a product of matrices is not."""
+    return 0.5 * (S + tf.transpose(S))
+
+
+@check_shapes("weights: [batch..., R, T]", "floor: [batch..., T]", "return: [batch..., T, T]")
+def weight_correlation(weights: TensorType, floor: TensorType) -> tf.Tensor:
+    r"""
+    Correlation of the tasks' weight vectors.
+
+    .. math:: \rho_{tu} = w_t^\top w_u \, / \, (|w_t| \, |w_u|)
+
+    A task without signal has correlation 1 with itself and 0 with the others, never NaN.
+
+    :param floor: Lengths up to this are zero to rounding.
+    """
+    length = tf.linalg.norm(weights, axis=-2)
+    scale = tf.where(length > floor, tf.math.reciprocal_no_nan(length), tf.zeros_like(length))
+    unit = weights * scale[..., None, :]
+    rho = tf.matmul(unit, unit, transpose_a=True)
+    return tf.linalg.set_diag(rho, tf.ones_like(length))
+
+
+@check_shapes("b: [T]", "rho: [batch..., T, T]", "return: [batch..., T, T]")
+def input_covariance(b: TensorType, rho: TensorType) -> tf.Tensor:
+    r"""
+    Prior covariance of the input components.
+
+    .. math:: B_{tu} = \sqrt{b_t b_u} \, \rho_{tu}
+    """
+    root = tf.sqrt(b)
+    return root[:, None] * root[None, :] * rho
+
+
+@check_shapes("return: [T, T]")
+def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+    r"""
+    Correlation of the MAP input weights,
+    :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
+    """
+    root = tf.sqrt(spectrum.lam)[:, None]
+    eps = np.finfo(np.float64).eps
+    floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(chain.A, axis=0)
+    return weight_correlation(root * chain.A, floor)
+
+
+@check_shapes("b: [T]", "sigma2: [T]", "return: [T, T]")
+def monte_carlo_correlation(
+    spectrum: Spectrum,
+    chain: Chain,
+    b: TensorType,
+    sigma2: TensorType,
+    num_samples: int,
+    seed: int | None,
+) -> tf.Tensor:
+    r"""
+    Mean correlation of input weights drawn from their posterior, independently a task.
+
+    In the eigenbasis the coordinates are independent,
+    :math:`N(b \sqrt{\lambda_n} \, \alpha_n, \; b \sigma^2 d_n)`, over the numerical rank of K. A
+    kernel of infinite rank leaves many coordinates at their prior: the correlation then shrinks.
+    """
+    lam = spectrum.lam
+    rank_floor = np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
+    inside = tf.cast(lam > rank_floor, lam.dtype)[:, None]
+    mean = inside * tf.sqrt(lam)[:, None] * chain.A * b  # [R, T]
+    deviation = inside * tf.sqrt(b * sigma2 * chain.d)
+    seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31
+    noise = tf.random.stateless_normal(
+        tf.concat([[num_samples], tf.shape(mean)], axis=0), seed=seeds, dtype=lam.dtype
+    )
+    weights = mean + deviation * noise  # [S, R, T]
+    floor = tf.zeros([num_samples, tf.shape(mean)[1]], lam.dtype)
+    return tf.reduce_mean(weight_correlation(weights, floor), axis=0)
+
+
+@check_shapes("W: [T, T]", "b: [T]", "sigma2: [T]", "rho: [T, T]")
+def multitask_parameters(
+    W: TensorType, b: TensorType, sigma2: TensorType, rho: TensorType
+) -> MultitaskParameters:
+    """The joint model's matrices from the chain's parameters; see the functions above."""
+    B = input_covariance(b, rho)
+    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)

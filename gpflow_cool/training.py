@@ -1,0 +1,452 @@
+"""
+Training: `fit` for every model of the package, in Keras's manner.
+
+It knows a model by GPflow's interface, the terms of its objective, and, for profiled training, by
+:class:`gpflow_cool.profile.ProfiledChain`. After a fit the parameters are those of the best loss
+seen, whatever happened on the way.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import gpflow
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.base import AnyNDArray
+from gpflow.keras import tf_keras
+
+from . import checks
+from .callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
+from .outer import OuterVector
+from .profile import Evaluation
+from .starting import half_median_distance
+
+OPTIMIZERS = ("profile", "scipy", "adam", "em")
+DEFAULT_STEPS = {"profile": 200, "scipy": 1000, "adam": 1000, "em": 1000}
+ADAM_RATE = 0.05
+LBFGS_OPTIONS = {"ftol": 1e-10, "gtol": 1e-3, "maxcor": 20}
+EM_TOLERANCE = 1e-4
+FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
+"""What a factorisation raises that cannot be done."""
+
+
+Evaluate = Callable[[], Evaluation]
+"""Evaluates the loss at the model's present parameters."""
+
+
+class Profile(Protocol):
+    """A loss with some of its parameters solved for."""
+
+    parameters: list[Parameter]
+
+    def evaluate(self) -> Evaluation: ...
+
+
+class TrainingStopped(Exception):
+    """A callback, or the user, asked for an end."""
+
+
+@dataclass
+class History:
+    """
+    What happened during a fit, in the form of Keras's History.
+
+    `history` has one entry a step under "loss", "gradient_norm", "seconds" (since the start),
+    "restart" (0 for the first attempt), and one of "terms/NAME" for each term of the objective.
+    """
+
+    params: dict[str, Any]
+    history: dict[str, list[float]] = field(default_factory=dict)
+    epoch: list[int] = field(default_factory=list)
+    attempts: list[str] = field(default_factory=list)
+    """How each attempt ended."""
+
+    converged: bool = False
+    message: str = ""
+
+    def append(self, logs: dict[str, float]) -> None:
+        self.epoch.append(len(self.epoch))
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(value)
+
+
+class Run:
+    """One fit: counts steps, remembers the best parameters, and tells the callbacks."""
+
+    def __init__(self, model: Any, history: History, callbacks: CallbackList) -> None:
+        self.model = model
+        self.history = history
+        self.callbacks = callbacks
+        self.restart = 0
+        self.started = time.perf_counter()
+        self.interrupted = False
+        self.variables = model.trainable_variables  # once: looking them up takes milliseconds
+        self.best_loss = np.inf
+        self.best_weights = [variable.numpy() for variable in self.variables]
+        self.last_logs: dict[str, float] = {}
+
+    def observe(self, loss: float) -> None:
+        """Remember the model's present parameters if they are the best so far."""
+        if loss < self.best_loss:  # never for NaN
+            self.best_loss = loss
+            self.best_weights = [variable.numpy() for variable in self.variables]
+
+    def restore_best(self) -> None:
+        """Set the parameters to the best seen; without a finite loss, to those at the start."""
+        for variable, value in zip(self.variables, self.best_weights, strict=True):
+            variable.assign(value)
+
+    def step(self, evaluation: Evaluation) -> None:
+        """Record a step whose parameters the model has now; stop if anybody asked for it."""
+        self.observe(evaluation.loss)
+        squares = [float(np.sum(np.square(g))) for g in evaluation.gradients]
+        logs = {
+            "loss": evaluation.loss,
+            "gradient_norm": float(np.sqrt(sum(squares))),
+            "seconds": time.perf_counter() - self.started,
+            "restart": float(self.restart),
+        }
+        names = self.model.objective_term_names
+        logs.update({f"terms/{n}": float(v) for n, v in zip(names, evaluation.terms, strict=True)})
+        number = len(self.history.epoch)
+        self.callbacks.step_begin(number)
+        self.last_logs = self.callbacks.step_end(number, logs)
+        self.history.append(self.last_logs)
+        if self.model.stop_training:
+            by = "Ctrl-C" if self.interrupted else "a callback"
+            raise TrainingStopped(f"stopped by {by} at step {number}")
+        if not np.isfinite(evaluation.loss):
+            raise FloatingPointError(f"the loss became {evaluation.loss}")
+
+
+@dataclass
+class Outcome:
+    """How one attempt ended."""
+
+    converged: bool
+    message: str
+    failed: bool = False
+
+
+def fit(
+    model: Any,
+    optimizer: Any = "profile",
+    *,
+    steps: int | None = None,
+    callbacks: Sequence[Any] = (),
+    restarts: int = 0,
+    seed: int | None = None,
+    verbose: int = 1,
+) -> History:
+    """Train a model; see :meth:`gpflow_cool.models.base.JointGPModel.fit`."""
+    if steps is not None:
+        checks.positive_integer(steps, "steps")
+    checks.whole_number(restarts, "restarts")
+    checks.seed(seed)
+    callbacks = check_callbacks(callbacks)
+    method = resolve_optimizer(model, optimizer)
+    if verbose:
+        callbacks = [*callbacks, ProgressBar()]
+    limit = steps or DEFAULT_STEPS.get(method.name, MAX_STEPS)
+    params = {"optimizer": method.name, "steps": limit, "epochs": limit * (restarts + 1)}
+    params |= {"restarts": restarts, "seed": seed, "verbose": verbose}
+    history = History(params)
+    model.stop_training = False
+    view = KerasView(model, method.keras_optimizer)
+    run = Run(model, history, CallbackList(callbacks, view, params))
+    run.callbacks.train_begin()
+    try:
+        with stop_at_interrupt(run):
+            attempt_all(run, method, limit, restarts, np.random.default_rng(seed))
+    finally:
+        run.restore_best()
+        try:
+            run.callbacks.train_end(run.last_logs)
+        finally:  # Keras's EarlyStopping restores the best step, which is not all that was seen
+            run.restore_best()
+    return history
+
+
+def attempt_all(
+    run: Run, method: "Method", steps: int, restarts: int, rng: np.random.Generator
+) -> None:
+    """Train from the present parameters, then from random ones; the best loss wins."""
+    centre = starting_points(run.model)
+    best, failures = Outcome(False, ""), 0
+    attempts = run.history.attempts
+    for run.restart in range(restarts + 1):
+        before = run.best_loss
+        outcome = attempt(run, method, steps, centre, rng)
+        attempts.append(outcome.message)
+        failures += outcome.failed
+        if run.restart == 0 or run.best_loss < before:
+            best = outcome
+        if run.model.stop_training:
+            break
+    if failures == len(attempts):
+        tried = "\n".join(f"  attempt {n}: {text}" for n, text in enumerate(attempts))
+        raise RuntimeError(
+            f"Training failed in every one of {len(attempts)} attempts; the parameters are"
+            f" the best seen.\n{tried}\nTry other starting values, restarts=5, or a larger sigma2."
+        )
+    run.history.converged = best.converged
+    run.history.message = summary(best, outcome, failures, len(attempts))
+
+
+def attempt(
+    run: Run, method: "Method", steps: int, centre: list[AnyNDArray], rng: np.random.Generator
+) -> Outcome:
+    """Train once: from the present parameters, or in a restart from random ones."""
+    try:
+        if not run.variables:
+            run.step(method.evaluate())
+            return Outcome(True, "nothing to do: no parameter is trainable")
+        if run.restart > 0:
+            perturb(run.model, centre, rng)
+        elif method.trains_kernel:
+            choose_start(run, centre, method.evaluate)
+        return method.minimise(run, steps, method.evaluate)
+    except TrainingStopped as stop:
+        return Outcome(False, str(stop))
+    except FAILURES as failure:
+        return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
+
+
+def summary(best: Outcome, last: Outcome, failures: int, attempts: int) -> str:
+    """How the attempt ended that found the parameters, and what else one should know."""
+    parts = [best.message] if last.message == best.message else [best.message, last.message]
+    if failures:
+        parts.append(f"{failures} of {attempts} attempts failed, see `attempts`")
+    return "; ".join(parts)
+
+
+def failure_message(failure: Exception) -> str:
+    """The first line of what went wrong, without TensorFlow's stack."""
+    return str(failure).strip().splitlines()[0][:300]
+
+
+@contextmanager
+def stop_at_interrupt(model: Any) -> Iterator[None]:
+    """Let the first Ctrl-C end training after the step it is in, and the second at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if model.stop_training:
+            raise KeyboardInterrupt
+        model.stop_training = True
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+# Starting points -----------------------------------------------------------------------------
+
+
+def starting_points(model: Any) -> list[AnyNDArray]:
+    """Constrained values of all trainable parameters, lengthscales at half the median distance."""
+    lengthscales = trainable_lengthscales(model)
+    return [
+        np.full(p.shape, lengthscales[id(p)]) if id(p) in lengthscales else p.numpy()
+        for p in model.trainable_parameters
+    ]
+
+
+def trainable_lengthscales(model: Any) -> dict[int, float]:
+    """Half the median distance in its inputs for each trainable lengthscale parameter, by id."""
+    X = model.data[0].numpy()
+    found = {}
+    for kernel in (model.kernel, *model.kernel.submodules):
+        parameter = getattr(kernel, "lengthscales", None)
+        if isinstance(parameter, Parameter) and parameter.trainable and hasattr(kernel, "slice"):
+            columns = kernel.slice(tf.constant(X), None)[0].numpy()
+            found[id(parameter)] = half_median_distance(columns)
+    return found
+
+
+def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
+    """Start from the present parameters, or from other lengthscales where those are better."""
+    parameters = run.model.trainable_parameters
+    if not trainable_lengthscales(run.model):
+        return
+    present = [p.numpy() for p in parameters]
+    losses = []
+    for values in (present, centre):
+        assign_all(parameters, values)
+        losses.append(evaluate().loss)
+        run.observe(losses[-1])
+    if not losses[1] < losses[0]:
+        assign_all(parameters, present)
+
+
+def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> None:
+    """Random starting parameters: positive ones within a factor of e or so of the centre."""
+    vector = OuterVector(model.trainable_parameters, logarithms=True)
+    assign_all(model.trainable_parameters, centre)
+    vector.assign(vector.numpy() + rng.normal(size=vector.size))
+
+
+def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.assign(value)
+
+
+# Optimisers ----------------------------------------------------------------------------------
+
+
+class Method(NamedTuple):
+    """An optimiser, resolved."""
+
+    name: str
+    evaluate: Evaluate
+    minimise: Callable[[Run, int, Evaluate], Outcome]
+    keras_optimizer: Any = None
+    trains_kernel: bool = True
+
+
+def resolve_optimizer(model: Any, optimizer: Any) -> Method:
+    """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
+    if isinstance(optimizer, str):
+        checks.option(optimizer, "optimizer", OPTIMIZERS)
+        profile = model.profile() if optimizer == "profile" else None
+        if profile is not None:
+            vector = OuterVector(profile.parameters, logarithms=True)
+            return Method("profile", remember(model, profile.evaluate), partial(lbfgs, vector))
+        if optimizer == "em":
+            em = model.expectation_maximisation()
+            return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
+        if optimizer != "adam":  # "scipy", or nothing to solve for
+            vector = OuterVector(model.trainable_parameters)
+            return Method("scipy", remember(model, compiled_loss(model)), partial(lbfgs, vector))
+        optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
+    evaluate = remember(model, compiled_loss(model))
+    if isinstance(optimizer, gpflow.optimizers.Scipy):
+        return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
+    if hasattr(optimizer, "apply_gradients"):
+        return Method("adam", evaluate, partial(minimise_keras, optimizer), optimizer)
+    raise ValueError(
+        f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
+        " gpflow.optimizers.Scipy, or a Keras optimizer object."
+    )
+
+
+def compiled_loss(model: Any) -> Evaluate:
+    """Loss, gradient with respect to all trainable variables, and terms, in one compiled pass."""
+    variables = model.trainable_variables
+
+    @tf.function(autograph=False)  # nothing to convert, and converting takes seconds
+    def compute() -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            terms = model.objective_terms()
+            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
+        return loss, tape.gradient(loss, variables, unconnected_gradients="zero"), terms
+
+    def evaluate() -> Evaluation:
+        loss, gradients, terms = compute()
+        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
+
+    return evaluate
+
+
+def remember(model: Any, evaluate: Evaluate) -> Evaluate:
+    """The same, without evaluating twice in a row at the same parameters."""
+    state = np.full(1, np.nan)
+    last: Evaluation | None = None
+
+    def remembered() -> Evaluation:
+        nonlocal state, last
+        if last is None or not np.allclose(weights(model), state, rtol=1e-13, atol=0.0):
+            last = evaluate()
+            state = weights(model)
+        return last
+
+    return remembered
+
+
+def weights(model: Any) -> AnyNDArray:
+    """All trainable variables in one vector."""
+    parts = [np.ravel(variable.numpy()) for variable in model.trainable_variables]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def lbfgs(vector: OuterVector, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """SciPy's L-BFGS-B: each iteration is a step, each evaluation may be the best."""
+    last: list[Evaluation] = []
+
+    def loss_and_gradient(x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        vector.assign(x)
+        evaluation = evaluate()
+        if not np.isfinite(evaluation.loss):
+            raise FloatingPointError(f"the loss became {evaluation.loss}")
+        run.observe(evaluation.loss)
+        last[:] = [evaluation]
+        return evaluation.loss, vector.gradient(evaluation.gradients)
+
+    if vector.size == 0:
+        run.step(evaluate())
+        return Outcome(True, "solved: no parameter is left to iterate over")
+    num_steps = len(run.history.epoch)
+    result = scipy.optimize.minimize(
+        loss_and_gradient,
+        vector.numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda _: run.step(last[0]),
+        options={**LBFGS_OPTIONS, "maxiter": steps, "maxfun": 20 * steps},
+    )
+    if len(run.history.epoch) == num_steps:  # converged where it started
+        run.step(last[0])
+    return Outcome(bool(result.success), str(result.message))
+
+
+def minimise_em(em: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """Expectation maximisation until a step gains less than `EM_TOLERANCE` nats."""
+    em.prepare()
+    previous = evaluate().loss
+    for _ in range(steps):
+        em.step()
+        evaluation = evaluate()
+        run.step(evaluation)
+        if previous - evaluation.loss < EM_TOLERANCE:
+            return Outcome(True, f"a step gained less than {EM_TOLERANCE} nats")
+        previous = evaluation.loss
+    return Outcome(False, f"took all {steps} steps")
+
+
+def minimise_gpflow(
+    optimizer: gpflow.optimizers.Scipy, run: Run, steps: int, evaluate: Evaluate
+) -> Outcome:
+    """GPflow's own optimiser object; recording a step costs one more evaluation."""
+    result = optimizer.minimize(
+        run.model.training_loss,
+        run.model.trainable_variables,
+        step_callback=lambda *_: run.step(evaluate()),
+        options={"maxiter": steps},
+    )
+    return Outcome(bool(result.success), str(result.message))
+
+
+def minimise_keras(optimizer: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """A Keras optimizer, one gradient a step, recorded before the parameters change."""
+    variables = run.model.trainable_variables
+    for _ in range(steps):
+        evaluation = evaluate()
+        run.step(evaluation)
+        gradients = [tf.constant(g) for g in evaluation.gradients]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    run.observe(evaluate().loss)
+    flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
+    return Outcome(flat, f"took all {steps} steps")

@@ -1,0 +1,17 @@
+"""Set before TensorFlow and matplotlib are imported by any test; fixtures that all tests share."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture
+def rng():
+    """A generator that starts afresh, at the same seed, in every test."""
+    return np.random.default_rng(20261116)

@@ -1,0 +1,666 @@
+"""
+What a user may pass, and what a user is told: every message of ``gpflow_cool.checks``.
+
+An error must come before work: `refused` builds with a kernel that counts the rows of the matrices
+it is asked for, and more than the one row of the check itself is a failure.
+"""
+
+import re
+from decimal import Decimal
+from typing import NamedTuple
+
+import gpflow
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from gpflow.kernels import SquaredExponential
+from numpy.testing import assert_allclose, assert_array_equal
+
+from gpflow_cool import CoolMTGP, checks
+
+N, D, T = 6, 2, 3
+
+
+class CountingKernel(SquaredExponential):
+    """Remembers the most rows that it has given a matrix for; its diagonal is no work."""
+
+    most_rows = 0
+
+    def __call__(self, X, X2=None, *, full_cov=True, presliced=False):
+        if full_cov:
+            self.most_rows = max(self.most_rows, int(tf.shape(X)[0]))
+        return super().__call__(X, X2, full_cov=full_cov, presliced=presliced)
+
+
+def refused(match, data, kernel=None, **options):
+    """Assert that the model is refused with a ValueError of this text, before any work."""
+    counting = CountingKernel()
+    with pytest.raises(ValueError, match=match) as caught:
+        CoolMTGP(data, counting if kernel is None else kernel, **options)
+    assert counting.most_rows <= 1
+    assert str(caught.value).endswith(".")
+
+
+def exactly(text):
+    return f"^{re.escape(text)}$"
+
+
+@pytest.fixture
+def X(rng):
+    return rng.uniform(size=(N, D))
+
+
+@pytest.fixture
+def Y(rng):
+    return rng.normal(size=(N, T))
+
+
+@pytest.fixture
+def model(X, Y):
+    return CoolMTGP((X, Y), SquaredExponential())
+
+
+# What is cast -------------------------------------------------------------------------------------
+
+INTEGERS = np.array([[3, 1, 4], [1, 5, 9], [2, 6, 5], [3, 5, 8], [9, 7, 9], [3, 2, 3]])
+
+CASTS = {
+    "lists": lambda Y: Y.tolist(),
+    "tuples": lambda Y: tuple(map(tuple, Y.tolist())),
+    "float32": lambda Y: Y.astype(np.float32),
+    "integers": lambda Y: Y.astype(np.int32),
+    "booleans": lambda Y: Y > 4,
+    "objects": lambda Y: Y.astype(object),
+    "decimals": lambda Y: np.vectorize(lambda y: Decimal(int(y)))(Y),
+    "fortran": np.asfortranarray,
+    "frame": lambda Y: pd.DataFrame(Y),
+    "nullable frame": lambda Y: pd.DataFrame(Y.astype(int)).convert_dtypes(),
+    "mixed frame": lambda Y: pd.DataFrame(
+        {"a": Y[:, 0] > 4, "b": Y[:, 1].astype(int), "c": Y[:, 2]}
+    ),
+    "tensor": lambda Y: tf.constant(Y),
+    "float32 tensor": lambda Y: tf.constant(Y, tf.float32),
+    "integer tensor": lambda Y: tf.constant(Y, tf.int64),
+    "parameter": lambda Y: gpflow.Parameter(Y),
+    "unmasked": lambda Y: np.ma.masked_array(Y, mask=False),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+def test_training_data_is_cast(X, cast):
+    given = cast(INTEGERS.astype(float))
+    plain = np.array(given).astype(float)
+    inputs, targets = checks.regression_data([(10 * X).astype(np.float32).tolist(), given])
+    assert inputs.dtype == targets.dtype == tf.float64
+    assert_array_equal(inputs, (10 * X).astype(np.float32))
+    assert_array_equal(targets, plain)
+
+
+@pytest.mark.parametrize("name", ["lists", "float32", "integers", "nullable frame"])
+def test_models_of_data_that_is_cast(X, name):
+    ours = CoolMTGP((X.tolist(), CASTS[name](INTEGERS.astype(float))), SquaredExponential())
+    theirs = CoolMTGP((X, INTEGERS.astype(float)), SquaredExponential())
+    for actual, expected in zip(ours.predict_y(X), theirs.predict_y(X), strict=True):
+        assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+def test_test_data_is_cast(cast):
+    given = cast(INTEGERS.astype(float))
+    for read in [checks.inputs, checks.targets]:
+        tensor = read(given, T)
+        assert tensor.dtype == tf.float64
+        assert_array_equal(tensor, np.array(given).astype(float))
+
+
+def test_predictions_from_data_that_is_cast(model):
+    Xnew, Ynew = INTEGERS[:, :D], INTEGERS
+    plain = Xnew.astype(float), Ynew.astype(float)
+    frames = pd.DataFrame(Xnew).convert_dtypes(), pd.DataFrame(Ynew)
+    for actual, expected in [
+        (model.predict_f(Xnew.tolist()), model.predict_f(plain[0])),
+        (model.predict_y(Xnew), model.predict_y(plain[0])),
+        (model.predict_log_density(frames), model.predict_log_density(plain)),
+        (model.predict_f_given(*frames), model.predict_f_given(*plain)),
+    ]:
+        for one, other in zip(actual, expected, strict=True):
+            assert_array_equal(one, other)
+
+
+def test_a_named_tuple_is_a_pair(X, Y):
+    class Split(NamedTuple):
+        X: np.ndarray
+        Y: np.ndarray
+
+    assert_array_equal(CoolMTGP(Split(X, Y), SquaredExponential()).data[1], Y)
+
+
+def test_starting_values_are_cast_and_broadcast(X, Y):
+    model = CoolMTGP((X, Y), SquaredExponential(), b=[1, 2, 3], sigma2=np.float32(0.5))
+    assert_allclose(model.b, [1.0, 2.0, 3.0], rtol=1e-12)
+    assert_allclose(model.sigma2, [0.5, 0.5, 0.5], rtol=1e-12)
+    again = CoolMTGP((X, Y), SquaredExponential(), b=model.b, sigma2=tf.constant([1.0, 2.0, 4.0]))
+    assert_allclose(again.b, [1.0, 2.0, 3.0], rtol=1e-12)
+    assert_allclose(again.sigma2, [1.0, 2.0, 4.0], rtol=1e-12)
+
+
+def test_variables_are_kept(X, Y):
+    variables = tf.Variable(X, trainable=False), tf.Variable(Y, trainable=False)
+    model = CoolMTGP(variables, SquaredExponential())
+    assert model.data[0] is variables[0] and model.data[1] is variables[1]
+
+
+# Training data that is refused --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data, what",
+    [
+        (np.ones((2, 3)), "ndarray"),
+        (None, "NoneType"),
+        ({"X": 1, "Y": 2}, "dict"),
+        (pd.DataFrame({"a": [1.0], "b": [2.0]}), "DataFrame"),
+        ((1, 2, 3), "tuple of 3 parts"),
+        ([np.ones((2, 2))], "list of 1 parts"),
+        (tf.ones((2, 2)), "EagerTensor"),
+    ],
+    ids=str,
+)
+def test_data_must_be_a_pair(data, what):
+    text = f"data must be the pair (X, Y), shapes [N, D] and [N, T], but it is of type {what}."
+    refused(exactly(text), data)
+
+
+def test_one_dimensional_data(X, Y):
+    start = "Y has shape (6,), but a matrix is needed"
+    refused(exactly(f"{start}: the tasks are the columns of Y. Pass Y[:, None]."), (X, Y[:, 0]))
+    start = "X has shape (6,), but a matrix is needed"
+    refused(exactly(f"{start}: the inputs are the columns of X. Pass X[:, None]."), (X[:, 0], Y))
+    refused(r"Y has shape \(6,\).*Pass Y\[:, None\]", (X, pd.Series(Y[:, 0])))
+    refused(r"Y has shape \(6,\).*Pass Y\[:, None\]", (X, tf.Variable(Y[:, 0], trainable=False)))
+
+
+@pytest.mark.parametrize("shape", [(), (1, N, T)])
+def test_data_of_other_ranks(X, shape):
+    text = (
+        f"Y has shape {shape}, but a matrix is needed: the tasks are the columns of Y. Pass one row"
+        " a data point."
+    )
+    refused(exactly(text), (X, np.zeros(shape)))
+
+
+@pytest.mark.parametrize(
+    "X_shape, Y_shape, start",
+    [
+        ((0, D), (0, T), "X has shape (0, 2)"),
+        ((N, 0), (N, T), "X has shape (6, 0)"),
+        ((N, D), (0, T), "Y has shape (0, 3)"),
+        ((N, D), (N, 0), "Y has shape (6, 0)"),
+    ],
+)
+def test_empty_data(X_shape, Y_shape, start):
+    refused(
+        re.escape(start) + ", but a model needs at least one row and one column: the ",
+        (np.zeros(X_shape), np.zeros(Y_shape)),
+    )
+
+
+def test_mismatched_rows(X, Y):
+    text = "X has 6 rows and Y has 4: row n of Y must hold all the targets observed at row n of X."
+    refused(exactly(text), (X, Y[:4]))
+    growing = [tf.Variable(A, shape=[None, A.shape[1]], trainable=False) for A in (X, Y[:4])]
+    refused(exactly(text), growing)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wrap", [np.asarray, np.ndarray.tolist, pd.DataFrame, tf.constant])
+def test_what_is_not_finite_is_named(X, Y, value, wrap):
+    Y[3, 1] = value
+    text = f"Y[3, 1] is {value}. Every entry must be finite: drop the row or fill the gap."
+    refused(exactly(text), (X, wrap(Y)))
+    X[5, 0] = value
+    refused(rf"^X\[5, 0\] is {value}\. Every entry must be finite", (wrap(X), Y))
+
+
+def test_all_that_is_not_finite_is_counted(X, Y):
+    Y[2:4, 1] = np.nan
+    refused(r"^Y\[2, 1\] is nan \(2 such entries in all\)\. Every entry", (X, Y))
+    refused(r"^Y\[2, 1\] is nan \(2 such", (X, tf.Variable(Y, trainable=False)))
+
+
+def test_what_is_missing_is_not_finite(X, Y):
+    masked = np.ma.masked_array(Y, mask=False)
+    masked[4, 2] = np.ma.masked
+    refused(r"^Y\[4, 2\] is nan\. Every entry", (X, masked))
+    nullable = pd.DataFrame(INTEGERS).convert_dtypes()
+    nullable.iloc[1, 0] = pd.NA
+    refused(r"^Y\[1, 0\] is nan\. Every entry", (X, nullable))
+    with_none = Y.tolist()
+    with_none[0][1] = None
+    refused(r"^Y\[0, 1\] is nan\. Every entry", (X, with_none))
+
+
+def test_numbers_that_cannot_be_squared(X, Y):
+    Y[1, 2] = -1e200
+    text = "Y[1, 2] is -1e+200, whose square is too large for float64: rescale the column."
+    refused(exactly(text), (X, Y))
+    Y[1, 2] = 1e30
+    assert np.isfinite(checks.matrix(Y, "Y", "")).all()
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        refused(r"^Y\[1, 2\] is 1e\+30, whose square is too large for float32", (X, Y))
+
+
+@pytest.mark.parametrize(
+    "value, reason",
+    [
+        (np.array([["a", "b"]]), "its type is <U1"),
+        (np.array([["1", "2"]]), "its type is <U1"),
+        ([["1", 2]], "its type is <U21"),
+        (np.array([[b"1"]]), "its type is |S1"),
+        (np.array([[1.0 + 1j]]), "its type is complex128"),
+        (np.array([["2026-11-16"]], dtype="datetime64[D]"), "its type is datetime64[D]"),
+        (pd.DataFrame({"a": [1.0], "b": ["x"]}), "entry [0, 1] is 'x'"),
+        (pd.DataFrame({"a": pd.Categorical(["x"])}), "entry [0, 0] is 'x'"),
+        (np.array([[1.0, "2"]], dtype=object), "entry [0, 1] is '2'"),
+        (tf.constant([["a"]]), "entry [0, 0] is b'a'"),
+        ([[1, 2], [3]], "setting an array element with a sequence"),
+        (np.array([[SquaredExponential()]]), "float() argument must be"),
+        (pd.DataFrame({"a": [pd.Timestamp("2026-11-16")], "b": [1.0]}), "float() argument must be"),
+        (None, "it is of type NoneType"),
+        (SquaredExponential(), "it is of type SquaredExponential"),
+        ({"a": 1.0}, "it is of type dict"),
+        ((y for y in [1.0]), "it is of type generator"),
+        (tf.sparse.from_dense([[1.0]]), "it is of type SparseTensor"),
+        (tf.ragged.constant([[1.0], [2.0, 3.0]]), "it is of type RaggedTensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_no_number(X, model, value, reason):
+    advice = ". Pass an array, a nested list or a data frame of real numbers."
+    start = re.escape(f"Y cannot be read as numbers ({reason}")
+    refused(start + r".*\)" + re.escape(advice), (X, value))
+    if not isinstance(value, tf.Tensor):
+        with pytest.raises(
+            ValueError, match=re.escape(f"Xnew cannot be read as numbers ({reason}")
+        ):
+            model.predict_f(value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_variables_of_another_type(X, dtype):
+    variable = tf.Variable(INTEGERS.astype(dtype), trainable=False)
+    text = (
+        f"Y is a tf.Variable of {np.dtype(dtype).name}, but GPflow works in float64: create the"
+        " variable in that type, or change GPflow's with gpflow.config.set_default_float."
+    )
+    refused(exactly(text), (X, variable))
+
+
+@pytest.mark.parametrize("shape", [[None, None], None])
+def test_variables_whose_columns_may_change(X, Y, shape):
+    shape = tf.TensorShape(shape)
+    refused(
+        exactly(
+            f"Y is a tf.Variable of shape {shape}. Its rows may change, its columns may not: create"
+            " it with shape=[None, 3]."
+        ),
+        (X, tf.Variable(Y, shape=shape, trainable=False)),
+    )
+    refused(r"^X is a tf.Variable .*shape=\[None, 2\]", (tf.Variable(X, shape=shape), Y))
+
+
+def test_variables_that_training_would_change(X, Y):
+    text = (
+        "Y is a trainable tf.Variable, so that an optimizer would change the data: create it with"
+        " trainable=False."
+    )
+    refused(exactly(text), (X, tf.Variable(Y)))
+
+
+def test_building_inside_a_graph(Y):
+    @tf.function
+    def build(X):
+        CoolMTGP((X, Y), SquaredExponential())
+
+    with pytest.raises(
+        ValueError, match="X is a tensor without a value, because the model is built"
+    ):
+        build(tf.ones([N, D], tf.float64))
+
+
+# Options and starting values ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["Hierarchical", "", None, 1, ["spectral"], np.array(["a", "b"])])
+def test_unknown_options(X, Y, value):
+    known = "'hierarchical', 'approximate'"
+    text = f"learning={value!r} is not known. Choose one of: {known}."
+    refused(exactly(text), (X, Y), learning=value)
+    known = "'auto', 'spectral', 'cholesky'"
+    text = f"engine={value!r} is not known. Choose one of: {known}."
+    refused(exactly(text), (X, Y), engine=value)
+
+
+def test_unknown_options_of_methods(model):
+    with pytest.raises(
+        ValueError, match="^correlation='mean' is not known. Choose one of: 'map', 'm"
+    ):
+        model.multitask_parameters("mean")
+    with pytest.raises(
+        ValueError, match="^precompute_cache='ram' is not known. Choose one of: 'tensor'"
+    ):
+        model.posterior("ram")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
+def test_numbers_of_samples(X, model, value):
+    text = exactly(f"num_samples={value!r} must be a whole number of at least 1.")
+    with pytest.raises(ValueError, match=text):
+        model.predict_f_samples(X, value)
+    with pytest.raises(ValueError, match=text):
+        model.multitask_parameters("monte_carlo", num_samples=value)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "3", True])
+def test_seeds(model, value):
+    text = (
+        f"seed={value!r} must be a whole number of at least 0, or None for a different draw every"
+        " time."
+    )
+    with pytest.raises(ValueError, match=exactly(text)):
+        model.multitask_parameters("monte_carlo", seed=value)
+    assert checks.seed(np.int64(3)) == 3
+    assert checks.seed(None) is None
+
+
+@pytest.mark.parametrize("name", ["b", "sigma2"])
+@pytest.mark.parametrize(
+    "value, where, entry",
+    [
+        (0, 0, "0.0"),
+        (-1, 0, "-1.0"),
+        (np.nan, 0, "nan"),
+        ([1, 2, np.inf], 2, "inf"),
+        ([1, -2, 3], 1, "-2.0"),
+    ],
+)
+def test_starting_values_must_be_positive(X, Y, name, value, where, entry):
+    text = (
+        f"{name}[{where}] is {entry}: every entry must be positive and finite. Leave {name} out to"
+        " start from the data."
+    )
+    refused(exactly(text), (X, Y), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["b", "sigma2"])
+@pytest.mark.parametrize("value", [[1, 2], [[1, 2, 3]], []])
+def test_starting_values_of_wrong_length(X, Y, name, value):
+    text = (
+        f"{name} has shape {np.shape(value)}, but Y has 3 tasks: pass one number, or one a task,"
+        " shape (3,)."
+    )
+    refused(exactly(text), (X, Y), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["b", "sigma2"])
+def test_starting_values_that_are_no_numbers(X, Y, name):
+    refused(rf"^{name} cannot be read as numbers \(its type is <U4\)", (X, Y), **{name: "auto"})
+
+
+# Names of tasks -----------------------------------------------------------------------------------
+
+
+def test_names_of_tasks(X, Y):
+    kernel = SquaredExponential()
+    frame = pd.DataFrame(Y, columns=["Cd", 7, ("Zn", "ppm")])
+    assert CoolMTGP((X, Y), kernel).task_names == ("task_0", "task_1", "task_2")
+    assert CoolMTGP((X, frame), kernel).task_names == ("Cd", "7", "('Zn', 'ppm')")
+    assert CoolMTGP((X, frame), kernel, task_names=np.array(["a", "b", "c"])).task_names == (
+        "a",
+        "b",
+        "c",
+    )
+
+
+def test_names_of_tasks_that_are_refused(X, Y):
+    text = "Names of tasks must differ, but task_names have ['a'] more than once."
+    refused(exactly(text), (X, Y), task_names=["a", "b", "a"])
+    twice = pd.DataFrame(Y, columns=["x", "y", "y"])
+    text = "Names of tasks must differ, but the columns of Y have ['y'] more than once."
+    refused(exactly(text), (X, twice))
+    text = "task_names has 2 names, but Y has 3 columns: pass one name a column."
+    refused(exactly(text), (X, Y), task_names=["a", "b"])
+    for names in ["abc", 5]:
+        text = f"task_names={names!r} must be a list of 3 names, one a task."
+        refused(exactly(text), (X, Y), task_names=names)
+
+
+# Kernels and mean functions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["rbf", SquaredExponential, [SquaredExponential()], 3.0])
+def test_what_is_no_kernel(X, Y, kernel):
+    text = (
+        f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed, for example"
+        " gpflow.kernels.SquaredExponential()."
+    )
+    refused(exactly(text), (X, Y), kernel)
+
+
+SE = SquaredExponential
+MULTI_OUTPUT = {
+    "SharedIndependent": lambda: gpflow.kernels.SharedIndependent(SE(), T),
+    "SeparateIndependent": lambda: gpflow.kernels.SeparateIndependent([SE() for _ in range(T)]),
+    "LinearCoregionalization": lambda: gpflow.kernels.LinearCoregionalization(
+        [SE()], np.ones((T, 1))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MULTI_OUTPUT)
+@pytest.mark.parametrize("inside", [lambda k: k, lambda k: SE() + k, lambda k: SE() * k])
+def test_multi_output_kernels(X, Y, name, inside):
+    text = (
+        f"{name} is a multi-output kernel. This model learns the covariance between tasks itself:"
+        " pass the kernel over inputs that all tasks share, for example"
+        " gpflow.kernels.SquaredExponential()."
+    )
+    refused(exactly(text), (X, Y), inside(MULTI_OUTPUT[name]()))
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda k: k,
+        lambda k: SE(active_dims=[0]) * k,
+        lambda k: SE() + SE(active_dims=[0]) * k,
+        lambda k: gpflow.kernels.ChangePoints([SE(), k], [0.5]),
+    ],
+    ids=["alone", "product", "nested", "change points"],
+)
+def test_coregion_kernels(X, Y, inside):
+    text = (
+        "The kernel contains Coregion. This model learns the covariance between tasks itself: pass"
+        " the base kernel alone, without the task column in X, and one column of Y a task."
+    )
+    coregion = gpflow.kernels.Coregion(output_dim=2, rank=1, active_dims=[1])
+    refused(exactly(text), (X, Y), inside(coregion))
+
+
+@pytest.mark.parametrize("inside", [lambda k: k, lambda k: SE() * k])
+def test_kernels_over_other_columns(X, Y, inside):
+    text = (
+        "SquaredExponential has active_dims=[1 2], but X has 2 columns: they are counted from 0 to"
+        " 1."
+    )
+    refused(exactly(text), (X, Y), inside(SE(active_dims=[1, 2])))
+    refused(
+        "active_dims=slice.2, None, None.*counted from 0 to 1",
+        (X, Y),
+        SE(active_dims=slice(2, None)),
+    )
+    text = (
+        "SquaredExponential has 3 lengthscales, but it sees 2 columns of X: pass one number, or one"
+        " a column."
+    )
+    refused(exactly(text), (X, Y), inside(SE(lengthscales=[1.0, 1.0, 1.0])))
+    refused("has 2 lengthscales, but it sees 1 columns", (X[:, :1], Y), SE(lengthscales=[1.0, 1.0]))
+    refused("Linear has 3 variance, but it sees 2", (X, Y), gpflow.kernels.Linear([1.0, 1.0, 1.0]))
+    arc = gpflow.kernels.ArcCosine(weight_variances=[1.0, 1.0, 1.0])
+    refused("ArcCosine has 3 weight_variances, but it sees 2 columns", (X, Y), arc)
+
+
+def test_kernels_that_fail_or_give_something_else(X, Y):
+    class Broken(SquaredExponential):
+        def __init__(self, result):
+            super().__init__()
+            self.result = result
+
+        def K(self, X, X2=None):
+            return self.result(X)
+
+    def fails(X):
+        raise KeyError("no such thing")
+
+    text = (
+        "The kernel fails at the first row of X, 2 columns of float64 ('no such thing'). Look at"
+        " its parameters, active_dims and data type."
+    )
+    refused(exactly(text), (X, Y), Broken(fails))
+    text = (
+        "At the first row of X the kernel gives [[nan]], but one finite number, shape (1, 1), is"
+        " needed. Look at its parameters and at the scale of X."
+    )
+    refused(exactly(text), (X, Y), Broken(lambda X: X[:, :1] * np.nan))
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        kernel = SquaredExponential()
+    refused("^The kernel fails at the first row of X, 2 columns of float64 .*float", (X, Y), kernel)
+
+
+def test_mean_functions(X, Y):
+    for function in [3.0, gpflow.mean_functions.Constant]:
+        text = (
+            f"mean_function is {function!r}, but a gpflow.mean_functions.MeanFunction object is"
+            " needed, for example gpflow.mean_functions.Constant()."
+        )
+        refused(exactly(text), (X, Y), mean_function=function)
+    wide = gpflow.mean_functions.Linear(np.ones((D, 2)), np.zeros(2))
+    text = (
+        "The mean function gives shape (6, 2) at X, but one number a row, shape (6, 1), or one a"
+        " task, shape (6, 3), is needed."
+    )
+    refused(exactly(text), (X, Y), mean_function=wide)
+    tall = gpflow.mean_functions.Linear(np.ones((5, 1)), np.zeros(1))
+    refused(
+        r"^The mean function fails at X of shape \(6, 2\) \(.*\)\. It must give shape \(N, 1\) or"
+        r" \(N, 3\) in float64\.$",
+        (X, Y),
+        mean_function=tall,
+    )
+    refused(
+        r"^The mean function at X, \[0, 0\] is inf .*: look at its parameters\.$",
+        (X, Y),
+        mean_function=lambda X: X[:, :1] / 0.0,
+    )
+
+
+def test_a_plain_function_serves_as_mean_function(X, Y):
+    model = CoolMTGP((X, Y), SquaredExponential(), lambda X: 3.0 * X[..., :1])
+    assert_allclose(model.centred_targets(), Y - 3.0 * X[:, :1], rtol=1e-12)
+
+
+def test_errors_are_summarised():
+    error = ValueError("{{function_node __wrapped__X}}  Cannot\n multiply  a b")
+    assert checks.summary(error) == "Cannot multiply a b"
+    assert checks.summary(KeyError()) == "KeyError"
+    assert len(checks.summary(ValueError("x" * 1000))) == 200
+
+
+# Test data ----------------------------------------------------------------------------------------
+
+PREDICTIONS = {
+    "f": lambda model, Xnew: model.predict_f(Xnew),
+    "y": lambda model, Xnew: model.predict_y(Xnew),
+    "full": lambda model, Xnew: model.predict_f_full_cov(Xnew),
+    "f samples": lambda model, Xnew: model.predict_f_samples(Xnew),
+    "y samples": lambda model, Xnew: model.predict_y_samples(Xnew),
+    "density": lambda model, Xnew: model.predict_log_density((Xnew, np.zeros((4, T)))),
+    "f given": lambda model, Xnew: model.predict_f_given(Xnew, np.zeros((4, T))),
+    "y given": lambda model, Xnew: model.predict_y_given(Xnew, np.zeros((4, T))),
+}
+
+
+@pytest.mark.parametrize("predict", PREDICTIONS.values(), ids=PREDICTIONS)
+def test_test_inputs_that_are_refused(model, predict):
+    for shape in [(4, 3), (4, 1), (4,), (), (2, 4, 5)]:
+        text = f"Xnew has shape {shape}, but the model was trained on 2 input columns: pass [M, 2]."
+        with pytest.raises(ValueError, match=exactly(text)):
+            predict(model, np.zeros(shape))
+    Xnew = np.zeros((2, 4, D))
+    Xnew[1, 3, 0] = np.nan
+    text = "Xnew[1, 3, 0] is nan. Every entry must be finite: drop the row or fill the gap."
+    with pytest.raises(ValueError, match=exactly(text)):
+        predict(model, Xnew)
+    with pytest.raises(
+        ValueError, match="Xnew is a tensor of string, but real numbers are needed."
+    ):
+        predict(model, tf.constant([["a", "b"]]))
+    with pytest.raises(ValueError, match="Xnew is a tensor of complex128, but real numbers"):
+        predict(model, tf.complex(np.zeros((4, D)), np.zeros((4, D))))
+
+
+def test_test_inputs_are_checked_in_a_graph_too(model):
+    for spec in [tf.TensorSpec([None, 3], tf.float64), tf.TensorSpec([5], tf.float64)]:
+        graph = tf.function(model.predict_f)
+        with pytest.raises(ValueError, match="the model was trained on 2 input columns"):
+            graph.get_concrete_function(spec)
+
+
+@pytest.mark.parametrize("name", ["density", "f given", "y given"])
+def test_test_targets_that_are_refused(X, Y, model, name):
+    def predict(Xnew, Ynew):
+        if name == "density":
+            return model.predict_log_density((Xnew, Ynew))
+        method = model.predict_f_given if name == "f given" else model.predict_y_given
+        return method(Xnew, Ynew)
+
+    for shape in [(N, 2), (N,), ()]:
+        text = f"Ynew has shape {shape}, but the model has 3 tasks: pass [M, 3]."
+        with pytest.raises(ValueError, match=exactly(text)):
+            predict(X, np.zeros(shape))
+    for rows, shape in [(X, (4, T)), (X[None], (N, T))]:
+        text = (
+            f"Xnew has shape {rows.shape} and Ynew has shape {shape}: row m of Ynew must hold the"
+            " targets at row m of Xnew."
+        )
+        with pytest.raises(ValueError, match=exactly(text)):
+            predict(rows, np.zeros(shape))
+    Y[1, 2] = np.inf
+    texts = {"density": r"^Ynew\[1, 2\] is inf. Every entry must be finite: drop the row"}
+    given = r"^Ynew\[1, 2\] is infinite: pass a number where a task is known and NaN where it is"
+    with pytest.raises(ValueError, match=texts.get(name, given)):
+        predict(X, Y)
+
+
+def test_densities_need_every_target(X, Y, model):
+    with pytest.raises(
+        ValueError, match="^data must be the pair .Xnew, Ynew., shapes .*type ndarray"
+    ):
+        model.predict_log_density(X)
+    Y[2, 0] = np.nan
+    with pytest.raises(ValueError, match=r"^Ynew\[2, 0\] is nan. Every entry must be finite"):
+        model.predict_log_density((X, Y))
+    assert np.isfinite(model.predict_y_given(X, Y)[0]).all()
+
+
+def test_checks_let_gradients_through(X):
+    Xnew = tf.Variable(X)
+    parameter = gpflow.Parameter(X)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(checks.inputs(Xnew, D) ** 2) + tf.reduce_sum(
+            checks.inputs(parameter, D)
+        )
+    by_Xnew, by_parameter = tape.gradient(total, [Xnew, parameter.unconstrained_variable])
+    assert_allclose(by_Xnew, 2.0 * X, rtol=1e-12)
+    assert_allclose(by_parameter, np.ones_like(X), rtol=1e-12)

@@ -1,0 +1,161 @@
+"""Factorisations and densities against NumPy and SciPy."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.testing import assert_allclose
+from problems import CASES, assert_close, assert_moments
+from scipy.stats import multivariate_normal, norm
+
+from gpflow_cool import linalg
+
+
+def random_covariance(rng, *shape, M):
+    A = rng.normal(size=(*shape, M, M))
+    return A @ np.swapaxes(A, -1, -2) / M + 0.2 * np.eye(M)
+
+
+# Eigendecomposition
+
+ROUTES = {
+    "eager": linalg.eigh,
+    "graph": tf.function(linalg.eigh),
+    "callback": tf.function(lambda K: linalg.eigh(K, python_callback=True)),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("case", ["N1-T1", "N7-T3", "linear", "repeated_rows", "zero_kernel"])
+def test_eigh_factorises(rng, case, route):
+    K = CASES[case](rng).K
+    lam, U = ROUTES[route](tf.constant(K))
+    assert_close(lam, np.maximum(np.linalg.eigvalsh(K), 0.0), rtol=1e-12)
+    assert_close((U * lam.numpy()) @ tf.transpose(U), K, rtol=1e-12)
+    assert_close(tf.transpose(U) @ U, np.eye(len(K)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_eigh_clips_at_zero(route):
+    V = np.array([[3.0, 4.0], [-4.0, 3.0]]) / 5.0
+    lam, U = ROUTES[route](tf.constant(V @ np.diag([-1e-9, 2.0]) @ V.T))
+    assert lam[0].numpy() == 0.0
+    assert_close((U * lam.numpy()) @ tf.transpose(U), 2.0 * np.outer(V[:, 1], V[:, 1]), rtol=1e-8)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_eigh_in_float32(rng, route):
+    K = CASES["N7-T3"](rng).K
+    lam, U = ROUTES[route](tf.constant(K, tf.float32))
+    assert lam.dtype == U.dtype == tf.float32
+    assert_close((U * lam.numpy()) @ tf.transpose(U), K, rtol=1e-5)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_eigh_has_no_derivative(rng, route):
+    """NaN, not a number that looks like one: of every entry, also where eigenvalues differ."""
+    K = tf.constant(CASES["N7-T3"](rng).K)
+    with tf.GradientTape() as tape:
+        tape.watch(K)
+        lam, _ = ROUTES[route](K)
+        total = tf.reduce_sum(lam)
+    assert np.isnan(tape.gradient(total, K).numpy()).all()
+
+
+def test_eigh_on_a_gpu_stays_in_tensorflow(rng, monkeypatch):
+    """No callback then: what a device computes must not travel through Python."""
+    monkeypatch.setattr(linalg, "has_gpu", lambda: True)
+    monkeypatch.setattr(linalg, "lapack_eigh", None)
+    K = CASES["N7-T3"](rng).K
+    lam, U = linalg.eigh(tf.constant(K), python_callback=True)
+    assert_close((U * lam.numpy()) @ tf.transpose(U), K, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_lapack_eigh_refuses_what_is_not_finite(value):
+    with pytest.raises(ValueError, match="kernel matrix has entries that are not finite.*kernel's"):
+        linalg.lapack_eigh(np.array([[1.0, value], [value, 1.0]]))
+
+
+# Cholesky with jitter, and draws
+
+
+def test_cholesky_with_jitter_adds_a_millionth_of_the_mean_variance(rng):
+    S = random_covariance(rng, 2, 3, M=4)
+    assert gpflow.config.default_jitter() == 1e-6
+    mean_variance = np.trace(S, axis1=-2, axis2=-1)[..., None, None] / 4
+    L = linalg.cholesky_with_jitter(tf.constant(S)).numpy()
+    assert_close(L, np.tril(L), rtol=0)
+    assert_close(L @ np.swapaxes(L, -1, -2), S + 1e-6 * mean_variance * np.eye(4), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [0.0, 1e-12, 1.0, 1e12])
+def test_cholesky_with_jitter_of_a_singular_covariance(rng, scale, dtype):
+    v = rng.normal(size=4)
+    S = (scale * np.outer(v, v)).astype(dtype)
+    L = linalg.cholesky_with_jitter(tf.constant(S)).numpy()
+    assert np.isfinite(L).all()
+    assert_allclose(L @ L.T, S, rtol=0, atol=1e-5 * scale * np.mean(v**2) + 1e-30)
+
+
+def test_sample_gaussian_has_the_moments(rng):
+    mean, S = rng.normal(size=(2, 3)), random_covariance(rng, 2, M=3)
+    tf.random.set_seed(1)
+    draws = linalg.sample_gaussian(tf.constant(mean), tf.constant(S), 20_000).numpy()
+    for i in range(2):
+        assert_moments(draws[i], mean[i], S[i])
+    assert_moments(  # one batch element says nothing of another
+        np.concatenate(list(draws), axis=1),
+        mean.ravel(),
+        np.kron(np.diag([1, 0]), S[0]) + np.kron(np.diag([0, 1]), S[1]),
+    )
+
+
+def test_sample_gaussian_follows_the_seed(rng):
+    mean, S = tf.constant(rng.normal(size=3)), tf.constant(random_covariance(rng, M=3))
+
+    def draws(seed):
+        tf.random.set_seed(seed)
+        return linalg.sample_gaussian(mean, S, 2).numpy()
+
+    assert_allclose(draws(3), draws(3), rtol=0)
+    assert np.abs(draws(3) - draws(4)).min() > 1e-6
+
+
+# Densities and correlations
+
+
+@pytest.mark.parametrize("M", [1, 4])
+def test_gaussian_log_density_equals_scipy(rng, M):
+    r, S = rng.normal(size=(2, 3, M)), random_covariance(rng, 2, 3, M=M)
+    expected = [
+        [multivariate_normal(cov=S[i, j]).logpdf(r[i, j]) for j in range(3)] for i in (0, 1)
+    ]
+    assert_close(linalg.gaussian_log_density(tf.constant(r), tf.constant(S)), expected)
+
+
+def test_univariate_log_densities_equal_scipy(rng):
+    r, v = rng.normal(size=(2, 3)), rng.uniform(0.1, 2.0, size=(2, 3))
+    expected = norm(scale=np.sqrt(v)).logpdf(r).sum(axis=-1)
+    assert_close(linalg.univariate_log_densities(tf.constant(r), tf.constant(v)), expected)
+    whitened = linalg.univariate_log_densities(
+        tf.constant(r / np.sqrt(v)), tf.constant(v), whitened=True
+    )
+    assert_close(whitened, expected)
+
+
+def test_correlation_from_covariance(rng):
+    S = random_covariance(rng, 2, M=4)
+    expected = S.copy()
+    for i, t, u in np.ndindex(2, 4, 4):
+        expected[i, t, u] /= np.sqrt(S[i, t, t] * S[i, u, u])
+    R = linalg.correlation_from_covariance(tf.constant(S)).numpy()
+    assert_close(R, expected)
+    assert (np.diagonal(R, axis1=-2, axis2=-1) == 1.0).all()
+
+
+def test_correlation_of_a_task_without_variance():
+    S = np.array([[4.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
+    expected = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
+    assert_allclose(linalg.correlation_from_covariance(tf.constant(S)), expected, rtol=1e-15)
