@@ -21,18 +21,25 @@ from tqdm.auto import tqdm
 
 Logs = Mapping[str, float]
 
+NO_KERAS_MODEL = (
+    "Keras's ModelCheckpoint writes Keras models, which this is not: use"
+    " gpflow_cool.callbacks.Checkpoint(path) instead."
+)
+
 
 class KerasView:
     """
     What Keras callbacks ask of a model, answered by a GPflow model.
 
-    Weights are the trainable variables, unconstrained. Anything else is the model's own.
+    Weights are the variables trainable at the start, unconstrained. Anything else is the model's
+    own.
 
     :param optimizer: The Keras optimizer that trains, if one does; callbacks may set its rate.
     """
 
     def __init__(self, model: GPModel, optimizer: Any = None) -> None:
         self._model = model
+        self._variables = model.trainable_variables  # once: looking them up takes milliseconds
         self.optimizer = optimizer
 
     @property
@@ -44,17 +51,14 @@ class KerasView:
         self._model.stop_training = bool(value)
 
     def get_weights(self) -> list[AnyNDArray]:
-        return [variable.numpy() for variable in self._model.trainable_variables]
+        return [variable.numpy() for variable in self._variables]
 
     def set_weights(self, weights: Sequence[AnyNDArray]) -> None:
-        for variable, value in zip(self._model.trainable_variables, weights, strict=True):
+        for variable, value in zip(self._variables, weights, strict=True):
             variable.assign(value)
 
     def save(self, *_: Any, **__: Any) -> None:
-        raise ValueError(
-            "Keras's ModelCheckpoint writes Keras models, which this is not: use"
-            " gpflow_cool.callbacks.Checkpoint(path) instead."
-        )
+        raise ValueError(NO_KERAS_MODEL)
 
     save_weights = save
 
@@ -62,12 +66,25 @@ class KerasView:
         return getattr(self._model, name)
 
 
+HOOKS = (
+    "set_model",
+    "set_params",
+    "on_train_begin",
+    "on_train_end",
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+)
+
+
 def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
     """Return the callbacks as a list if each of them is one."""
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     for number, callback in enumerate(callbacks):
-        missing = [name for name in ("set_model", "on_epoch_end") if not hasattr(callback, name)]
-        if missing or isinstance(callback, type):
+        if type(callback).__name__ == "ModelCheckpoint":
+            raise ValueError(f"callbacks[{number}]: {NO_KERAS_MODEL}")
+        if isinstance(callback, type) or not all(hasattr(callback, hook) for hook in HOOKS):
             raise ValueError(
                 f"callbacks[{number}] is {callback!r}, which is no Keras callback object: pass an"
                 " instance of keras.callbacks.Callback, for example"
@@ -98,9 +115,12 @@ class CallbackList:
         self._call("on_epoch_begin", step, {})
         self._call("on_train_batch_begin", 0, {})
 
-    def step_end(self, step: int, logs: Logs) -> None:
+    def step_end(self, step: int, logs: Logs) -> dict[str, float]:
+        """The logs, with what callbacks have added to them."""
         self._call("on_train_batch_end", 0, dict(logs))
-        self._call("on_epoch_end", step, dict(logs))
+        logs = dict(logs)
+        self._call("on_epoch_end", step, logs)
+        return logs
 
     def train_end(self, logs: Logs) -> None:
         self._call("on_train_end", dict(logs))
@@ -128,7 +148,8 @@ class Callback:
 
 def in_notebook() -> bool:
     """Whether a Jupyter kernel runs this, where a bar is readable although it is no terminal."""
-    return "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython.get_ipython(), "kernel") if ipython else False
 
 
 class ProgressBar(Callback):
@@ -136,7 +157,7 @@ class ProgressBar(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         self.bar = tqdm(
-            total=self.params["steps"],
+            total=self.params["epochs"],
             unit="step",
             desc=f"fit ({self.params['optimizer']})",
             disable=False if in_notebook() else None,
@@ -150,6 +171,8 @@ class ProgressBar(Callback):
         self.bar.update()
 
     def on_train_end(self, logs: Logs) -> None:
+        if not self.model.stop_training:
+            self.bar.total = self.bar.n  # fewer steps than allowed were enough
         self.bar.close()
 
 
@@ -168,11 +191,19 @@ class Checkpoint(Callback):
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         self.path = Path(path)
-        if self.path.exists() and not overwrite:
+        self.overwrite = overwrite
+        self.best = np.inf
+        self._check_path()
+
+    def _check_path(self) -> None:
+        written = np.isfinite(self.best)
+        if self.path.exists() and not (self.overwrite or written):
             raise ValueError(f"{self.path} exists already: choose another name, or overwrite=True.")
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.path.parent} is no folder: create it first.")
-        self.best = np.inf
+
+    def on_train_begin(self, logs: Logs) -> None:
+        self._check_path()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if logs["loss"] < self.best:
@@ -202,5 +233,11 @@ def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
                 f"{path} holds {sorted(values)}, but the model has {sorted(parameters)}: build the"
                 " model with the same kernel, mean function and tasks."
             )
+        for name, parameter in parameters.items():
+            if values[name].shape != tuple(parameter.shape):
+                raise ValueError(
+                    f"{path} holds {name} of shape {values[name].shape}, but the model's has shape"
+                    f" {tuple(parameter.shape)}: build the model with as many tasks and inputs."
+                )
         for name, parameter in parameters.items():
             parameter.assign(values[name])

@@ -4,8 +4,11 @@ What comes from a user is cast and checked here, once, and refused in one voice.
 Every error says what is wrong, where, and what to do. Nothing else in the package checks data.
 """
 
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,25 @@ def seed(value: Any) -> int | None:
             " every time."
         )
     return int(value)
+
+
+def writable_folder(value: Any, name: str) -> Path:
+    """Return the path of a folder, made if it is missing, if files can be written to it."""
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name}={value!r} must be the path of a folder, such as 'logs/first'.")
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name}={str(path)!r} is a file: choose a folder, which may be new.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{name}={str(path)!r} cannot be written to ({error.strerror}): choose another folder,"
+            " or change the rights of this one."
+        ) from error
+    return path
 
 
 # Numbers ------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
     Eigenvalues and eigenvectors of a symmetric matrix by LAPACK's divide and conquer.
 
-    :raises ValueError: If the matrix has entries that are not finite.
+    :raises LinAlgError: If the matrix has entries that are not finite.
     """
     if not np.isfinite(K).all():
-        raise ValueError(
+        raise np.linalg.LinAlgError(
             "The kernel matrix has entries that are not finite: look at the kernel's parameters"
             " (gpflow.utilities.print_summary) and at the scale of X."
         )

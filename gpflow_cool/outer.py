@@ -14,7 +14,7 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     zero with no bound above.
     """
     variable = parameter.unconstrained_variable
-    if parameter.transform is None:
+    if parameter.transform is None or parameter.transform.forward_min_event_ndims > 0:
         return None
     ends = [
         parameter.transform.forward(tf.fill(variable.shape, tf.constant(end, variable.dtype)))
@@ -24,6 +24,13 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     if low.shape == variable.shape and np.all(low >= 0) and np.all(np.isposinf(high)):
         return np.asarray(low, dtype=np.float64)
     return None
+
+
+def log_excess(parameter: Parameter, bound: AnyNDArray) -> AnyNDArray:
+    """Logarithm of how far a parameter is above its bound, which rounding lets it reach."""
+    value = parameter.numpy()
+    limits = np.finfo(value.dtype)
+    return np.log(np.maximum(value - bound, np.maximum(limits.eps * bound, limits.tiny)))
 
 
 class OuterVector:
@@ -42,13 +49,13 @@ class OuterVector:
         self.size = int(self.ends[-1]) if self.parameters else 0
 
     def _split(self, x: AnyNDArray) -> list[AnyNDArray]:
-        pieces = np.split(x, self.ends[:-1])
+        pieces = np.split(x, self.ends)[:-1]
         return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def numpy(self) -> AnyNDArray:
         """The vector at the present parameters."""
         parts = [
-            p.unconstrained_variable.numpy() if bound is None else np.log(p.numpy() - bound)
+            p.unconstrained_variable.numpy() if bound is None else log_excess(p, bound)
             for p, bound in zip(self.parameters, self.bounds, strict=True)
         ]
         return np.concatenate([np.zeros(0), *map(np.ravel, parts)]).astype(np.float64)
@@ -66,7 +73,8 @@ class OuterVector:
         parts = []
         for p, bound, g in zip(self.parameters, self.bounds, gradients, strict=True):
             if bound is not None and p.transform is not None:
-                slope = p.transform.inverse_log_det_jacobian(tf.convert_to_tensor(p), event_ndims=0)
-                g = g * np.exp(np.log(p.numpy() - bound) + slope.numpy())
+                u = tf.convert_to_tensor(p.unconstrained_variable)
+                slope = p.transform.forward_log_det_jacobian(u, event_ndims=0).numpy()
+                g = g * np.exp(log_excess(p, bound) - slope)
             parts.append(np.ravel(g))
-        return np.concatenate(parts).astype(np.float64)
+        return np.concatenate([np.zeros(0), *parts]).astype(np.float64)

@@ -192,10 +192,15 @@ def cell_text(value: float, limit: float) -> str:
 
     >>> cell_text(0.1234, limit=0.5), cell_text(-0.04, limit=7.0), cell_text(12300.0, limit=5e4)
     ('0.12', '0.0', '1e+04')
+
+    Correlations, whose largest is 1, have two decimals:
+
+    >>> cell_text(-0.639, limit=1.0)
+    '-0.64'
     """
     if not 1e-3 <= limit < 1e4:
         return f"{value:.0e}" if value else "0"
-    decimals = max(0, 1 - int(np.floor(np.log10(limit))))
+    decimals = max(0, 2 - int(np.ceil(np.log10(limit))))
     return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 makes -0.0 a plain zero
 
 

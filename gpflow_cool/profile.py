@@ -56,20 +56,20 @@ class ProfiledChain:
     """
     The loss as a function of the parameters outside the inner problem.
 
-    Evaluating it sets `b` and `sigma2` of the model to their best values. A frozen one stays, and
-    one with a prior is trained with the outer parameters.
+    Evaluating it sets `b` and `sigma2` of the model to their best values. A frozen one stays; one
+    with a prior, or with bounds that the inner problem does not know, is an outer parameter.
     """
 
     def __init__(self, model: ChainModel) -> None:
         self.model = model
-        self.solves_b = model.b.trainable and model.b.prior is None
-        self.solves_sigma2 = model.sigma2.trainable and model.sigma2.prior is None
+        bound_b, bound_sigma2 = lower_bound(model.b), lower_bound(model.sigma2)
+        self.solves_b = is_free(model.b) and bound_b is not None and not np.any(bound_b)
+        self.solves_sigma2 = is_free(model.sigma2) and bound_sigma2 is not None
         inside = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
         self.parameters = [
             p for p in model.trainable_parameters if all(p is not solved for solved in inside)
         ]
-        floor = lower_bound(model.sigma2)
-        self.floor = 0.0 if floor is None else floor * ABOVE_FLOOR
+        self.floor = sigma2_floor(model.sigma2)
         self.num_decompositions = 0
 
     def evaluate(self) -> Evaluation:
@@ -100,15 +100,15 @@ class ProfiledChain:
         if not (self.solves_b or self.solves_sigma2):
             return
         model = self.model
-        lam, Yr, G0, num_rows = (part.numpy() for part in spectrum)
         warm = np.stack([model.b.numpy(), model.sigma2.numpy()], axis=1).astype(np.float64)
-        start = chain_start(float(np.sum(lam) / num_rows), task_scales(Y))
-        default = np.stack(start, axis=1).astype(np.float64)
+        starts, box = inner_problem(spectrum, Y, self.floor)
+        for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
+            if not solved:
+                box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
         solution = inner.solve(
-            inner.inner_spectrum(lam, Yr, G0, num_rows),
-            # The last solution alone may sit in "all noise"; the default never does.
-            np.stack([warm, default, default * [1.0, 0.1]]),
-            self.box(default, warm),
+            inner.inner_spectrum(*(part.numpy() for part in spectrum)),
+            np.concatenate([warm[None], starts]),
+            box,
             model.learning,
         )
         if self.solves_b:
@@ -116,12 +116,31 @@ class ProfiledChain:
         if self.solves_sigma2:
             model.sigma2.assign(solution.sigma2)
 
-    def box(self, default: AnyNDArray, warm: AnyNDArray) -> inner.Box:
-        """Bounds of the inner problem; a number that is not to be solved for stays."""
-        floor = np.maximum(self.floor, default[:, 1] / B_RANGE)
-        lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))
-        upper = np.log(default * B_RANGE)
-        for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
-            if not solved:
-                lower[:, column] = upper[:, column] = np.log(warm[:, column])
-        return inner.Box(lower, upper)
+
+def is_free(parameter: Parameter) -> bool:
+    """Whether a parameter is trained for the likelihood alone."""
+    return parameter.trainable and parameter.prior is None
+
+
+def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
+    """[T], the bound of sigma2, and a little more, where its transform still has an inverse."""
+    bound = lower_bound(sigma2)
+    return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
+
+
+def inner_problem(
+    spectrum: Spectrum, Y: AnyNDArray, floor: AnyNDArray
+) -> tuple[AnyNDArray, inner.Box]:
+    """
+    Starting points [2, T, 2] and bounds of the inner problem.
+
+    A warm start alone may sit in "all noise"; these never do: the default, and one with less noise.
+
+    :param floor: [T], what sigma2 must stay above.
+    """
+    kernel_variance = float(tf.reduce_sum(spectrum.lam) / spectrum.num_rows)
+    start = chain_start(kernel_variance, task_scales(Y))
+    default = np.stack(start, axis=1).astype(np.float64)  # [T, 2]
+    floor = np.maximum(floor, default[:, 1] / B_RANGE)
+    lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))
+    return np.stack([default, default * [1.0, 0.1]]), inner.Box(lower, np.log(default * B_RANGE))

@@ -6,6 +6,7 @@ It knows a model by GPflow's interface, the terms of its objective, and, for pro
 seen, whatever happened on the way.
 """
 
+import os
 import signal
 import threading
 import time
@@ -25,12 +26,14 @@ from gpflow.keras import tf_keras
 
 from . import checks
 from .callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
+from .monitoring import TensorBoardCallback
 from .outer import OuterVector
 from .profile import Evaluation
 from .starting import half_median_distance
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
-DEFAULT_STEPS = {"profile": 200, "scipy": 1000, "adam": 1000, "em": 1000}
+MAX_STEPS = 1000
+DEFAULT_STEPS = {"profile": 200}
 ADAM_RATE = 0.05
 LBFGS_OPTIONS = {"ftol": 1e-10, "gtol": 1e-3, "maxcor": 20}
 EM_TOLERANCE = 1e-4
@@ -145,6 +148,7 @@ def fit(
     restarts: int = 0,
     seed: int | None = None,
     verbose: int = 1,
+    tensorboard: str | os.PathLike[str] | None = None,
 ) -> History:
     """Train a model; see :meth:`gpflow_cool.models.base.JointGPModel.fit`."""
     if steps is not None:
@@ -153,6 +157,8 @@ def fit(
     checks.seed(seed)
     callbacks = check_callbacks(callbacks)
     method = resolve_optimizer(model, optimizer)
+    if tensorboard is not None:
+        callbacks = [*callbacks, TensorBoardCallback(tensorboard)]
     if verbose:
         callbacks = [*callbacks, ProgressBar()]
     limit = steps or DEFAULT_STEPS.get(method.name, MAX_STEPS)
@@ -198,7 +204,12 @@ def attempt_all(
             f" the best seen.\n{tried}\nTry other starting values, restarts=5, or a larger sigma2."
         )
     run.history.converged = best.converged
-    run.history.message = summary(best, outcome, failures, len(attempts))
+    parts = [best.message]
+    if run.model.stop_training and outcome is not best:
+        parts.append(outcome.message)
+    if failures:
+        parts.append(f"{failures} of {len(attempts)} attempts failed, see History.attempts")
+    run.history.message = "; ".join(parts)
 
 
 def attempt(
@@ -220,36 +231,28 @@ def attempt(
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
 
 
-def summary(best: Outcome, last: Outcome, failures: int, attempts: int) -> str:
-    """How the attempt ended that found the parameters, and what else one should know."""
-    parts = [best.message] if last.message == best.message else [best.message, last.message]
-    if failures:
-        parts.append(f"{failures} of {attempts} attempts failed, see `attempts`")
-    return "; ".join(parts)
-
-
 def failure_message(failure: Exception) -> str:
     """The first line of what went wrong, without TensorFlow's stack."""
     return str(failure).strip().splitlines()[0][:300]
 
 
 @contextmanager
-def stop_at_interrupt(model: Any) -> Iterator[None]:
+def stop_at_interrupt(run: Run) -> Iterator[None]:
     """Let the first Ctrl-C end training after the step it is in, and the second at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: Any) -> None:
-        if model.stop_training:
+        if run.model.stop_training:
             raise KeyboardInterrupt
-        model.stop_training = True
+        run.model.stop_training = run.interrupted = True
 
     previous = signal.signal(signal.SIGINT, handle)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    finally:  # None is a handler that was not installed from Python
+        signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
 
 
 # Starting points -----------------------------------------------------------------------------
@@ -258,10 +261,20 @@ def stop_at_interrupt(model: Any) -> Iterator[None]:
 def starting_points(model: Any) -> list[AnyNDArray]:
     """Constrained values of all trainable parameters, lengthscales at half the median distance."""
     lengthscales = trainable_lengthscales(model)
-    return [
-        np.full(p.shape, lengthscales[id(p)]) if id(p) in lengthscales else p.numpy()
-        for p in model.trainable_parameters
-    ]
+    values = []
+    for p in model.trainable_parameters:
+        value = p.numpy()
+        if id(p) in lengthscales:
+            scale = np.full(p.shape, lengthscales[id(p)], value.dtype)
+            value = scale if is_admissible(p, scale) else value
+        values.append(value)
+    return values
+
+
+def is_admissible(parameter: Parameter, value: AnyNDArray) -> bool:
+    """Whether the parameter's bounds allow the value."""
+    transform = parameter.transform
+    return transform is None or bool(np.isfinite(transform.inverse(value)).all())
 
 
 def trainable_lengthscales(model: Any) -> dict[int, float]:
@@ -287,7 +300,7 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
         assign_all(parameters, values)
         losses.append(evaluate().loss)
         run.observe(losses[-1])
-    if not losses[1] < losses[0]:
+    if losses[0] <= losses[1] or np.isnan(losses[1]):
         assign_all(parameters, present)
 
 
@@ -334,8 +347,10 @@ def resolve_optimizer(model: Any, optimizer: Any) -> Method:
     evaluate = remember(model, compiled_loss(model))
     if isinstance(optimizer, gpflow.optimizers.Scipy):
         return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
-    if hasattr(optimizer, "apply_gradients"):
-        return Method("adam", evaluate, partial(minimise_keras, optimizer), optimizer)
+    if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
+        name = type(optimizer).__name__.lower()
+        keras_steps = KerasSteps(optimizer, model.trainable_variables)
+        return Method(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
     raise ValueError(
         f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
         " gpflow.optimizers.Scipy, or a Keras optimizer object."
@@ -363,22 +378,23 @@ def compiled_loss(model: Any) -> Evaluate:
 
 def remember(model: Any, evaluate: Evaluate) -> Evaluate:
     """The same, without evaluating twice in a row at the same parameters."""
+    variables = model.trainable_variables
     state = np.full(1, np.nan)
     last: Evaluation | None = None
 
     def remembered() -> Evaluation:
         nonlocal state, last
-        if last is None or not np.allclose(weights(model), state, rtol=1e-13, atol=0.0):
+        if last is None or not np.allclose(weights(variables), state, rtol=1e-13, atol=0.0):
             last = evaluate()
-            state = weights(model)
+            state = weights(variables)
         return last
 
     return remembered
 
 
-def weights(model: Any) -> AnyNDArray:
-    """All trainable variables in one vector."""
-    parts = [np.ravel(variable.numpy()) for variable in model.trainable_variables]
+def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:
+    """All variables in one vector."""
+    parts = [np.ravel(variable.numpy()) for variable in variables]
     return np.concatenate([np.zeros(0), *parts])
 
 
@@ -430,23 +446,49 @@ def minimise_gpflow(
     optimizer: gpflow.optimizers.Scipy, run: Run, steps: int, evaluate: Evaluate
 ) -> Outcome:
     """GPflow's own optimiser object; recording a step costs one more evaluation."""
+    num_steps = len(run.history.epoch)
     result = optimizer.minimize(
         run.model.training_loss,
-        run.model.trainable_variables,
+        run.variables,
         step_callback=lambda *_: run.step(evaluate()),
         options={"maxiter": steps},
     )
+    if len(run.history.epoch) == num_steps:  # converged where it started
+        run.step(evaluate())
     return Outcome(bool(result.success), str(result.message))
 
 
-def minimise_keras(optimizer: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+class KerasSteps:
+    """Steps of a Keras optimizer, compiled: as they are they take longer than the gradient."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+        if variables and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+            optimizer.build(variables)
+        state = optimizer.variables
+        state = list(state() if callable(state) else state)  # a method in older ones
+        rate = getattr(optimizer, "learning_rate", None)
+        self.state = [*state, rate] if isinstance(rate, tf.Variable) else state
+        self.start = [variable.numpy() for variable in self.state]
+
+        @tf.function(autograph=False)
+        def apply(gradients: list[tf.Tensor]) -> None:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        self.apply = apply
+
+    def reset(self) -> None:
+        """Forget momentum and rate of the last attempt."""
+        for variable, value in zip(self.state, self.start, strict=True):
+            variable.assign(value)
+
+
+def minimise_keras(optimizer: KerasSteps, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
     """A Keras optimizer, one gradient a step, recorded before the parameters change."""
-    variables = run.model.trainable_variables
+    optimizer.reset()
     for _ in range(steps):
         evaluation = evaluate()
         run.step(evaluation)
-        gradients = [tf.constant(g) for g in evaluation.gradients]
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        optimizer.apply([tf.constant(g) for g in evaluation.gradients])
     run.observe(evaluate().loss)
     flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
     return Outcome(flat, f"took all {steps} steps")

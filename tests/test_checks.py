@@ -664,3 +664,62 @@ def test_checks_let_gradients_through(X):
     by_Xnew, by_parameter = tape.gradient(total, [Xnew, parameter.unconstrained_variable])
     assert_allclose(by_Xnew, 2.0 * X, rtol=1e-12)
     assert_allclose(by_parameter, np.ones_like(X), rtol=1e-12)
+
+
+# Options of other models --------------------------------------------------------------------------
+
+
+def test_covariances():
+    S = np.array([[2.0, -1.0], [-1.0, 2.0]])
+    assert_array_equal(checks.covariance(S.tolist(), "C", 2), S)
+    assert_array_equal(checks.covariance(np.ones((2, 2)), "C", 2), np.ones((2, 2)))  # singular
+    nearly = S + [[0.0, 1e-9], [0.0, 0.0]]
+    assert_allclose(checks.covariance(nearly, "C", 2), S + [[0.0, 5e-10], [5e-10, 0.0]], rtol=1e-15)
+    bad = {
+        "C has shape (2, 2), but Y has 3 tasks: pass (3, 3).": (S, 3),
+        "C[0, 1] is nan. Every entry must be finite: look at how it was computed.": (
+            [[1.0, np.nan], [0.0, 1.0]],
+            2,
+        ),
+        "C is not symmetric: 0.5 at [0, 1], but 0.25 at [1, 0].": ([[1.0, 0.5], [0.25, 1.0]], 2),
+        "C is not a covariance: its smallest eigenvalue is -1, but none may be negative, nor all of"
+        " them zero.": ([[1.0, 2.0], [2.0, 1.0]], 2),
+        "C is not a covariance: its smallest eigenvalue is 0, but none may be negative, nor all of"
+        " them zero.": (np.zeros((2, 2)), 2),
+    }
+    for text, (value, num_tasks) in bad.items():
+        with pytest.raises(ValueError, match=exactly(text)):
+            checks.covariance(value, "C", num_tasks)
+
+
+@pytest.mark.parametrize("value", [-1, 4, 1.0, "1", True])
+def test_ranks(value):
+    text = f"rank={value!r} is not possible for 3 tasks: pass a whole number from 0 to 3, or None."
+    with pytest.raises(ValueError, match=exactly(text)):
+        checks.rank(value, "rank", 0, 3, "or None")
+    assert [checks.rank(rank, "rank", 0, 3) for rank in [0, np.int32(3)]] == [0, 3]
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, "1", True])
+def test_whole_numbers(value):
+    with pytest.raises(
+        ValueError, match=exactly(f"restarts={value!r} must be a whole number of at least 0.")
+    ):
+        checks.whole_number(value, "restarts")
+    assert checks.whole_number(np.int64(0), "restarts") == 0
+
+
+def test_folders(tmp_path):
+    assert checks.writable_folder(str(tmp_path / "a" / "b"), "log_dir") == tmp_path / "a" / "b"
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    file = tmp_path / "file"
+    file.write_text("")
+    bad = {
+        "log_dir=3 must be the path of a folder, such as 'logs/first'.": 3,
+        f"log_dir='{file}' is a file: choose a folder, which may be new.": file,
+        f"log_dir='{file}/new' cannot be written to (Not a directory): choose another folder, or"
+        " change the rights of this one.": file / "new",
+    }
+    for text, value in bad.items():
+        with pytest.raises(ValueError, match=exactly(text)):
+            checks.writable_folder(value, "log_dir")

@@ -1,6 +1,7 @@
 """What every model of the package offers once it has a joint solution: all predictions."""
 
 import abc
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         restarts: int = 0,
         seed: int | None = None,
         verbose: int = 1,
+        tensorboard: str | os.PathLike[str] | None = None,
     ) -> History:
         """
         Train the model, and leave it with the best parameters seen.
@@ -95,6 +97,9 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         :param restarts: How many times to start again from random parameters; the best loss wins.
         :param seed: Seed of the restarts.
         :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
+        :param tensorboard: Folder to write the training to, one a fit, for `tensorboard --logdir`:
+            loss, terms and evidence, every parameter, and pictures of C, Sigma, their correlations
+            and, for one input, the predictions; see :mod:`gpflow_cool.monitoring`.
         :return: Loss, terms, gradient norm and seconds of every step, and how it ended.
         """
         return fit(
@@ -105,6 +110,7 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
             restarts=restarts,
             seed=seed,
             verbose=verbose,
+            tensorboard=tensorboard,
         )
 
     def profile(self) -> Profile | None:

@@ -16,7 +16,8 @@ from .. import checks
 from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods, solve_chain
 from ..kronecker import JointSolution, chain_task_basis, solve_joint
 from ..linalg import eigh
-from ..profile import ProfiledChain
+from ..orders import average_over_orders, random_orders
+from ..profile import ProfiledChain, inner_problem, sigma2_floor
 from ..recovery import (
     MultitaskParameters,
     map_correlation,
@@ -168,6 +169,26 @@ class CoolMTGP(JointGPModel):
         Refinement has T^2 parameters instead of 2 T: docs/exact.md tells when that helps.
         """
         return KroneckerMTGP.from_cool(self)
+
+    def average_over_orders(self, num_orders: int = 8, *, seed: int | None = None) -> KroneckerMTGP:
+        """
+        The exact joint model at C and Sigma averaged over orders of the tasks.
+
+        C and Sigma depend somewhat on the order in which the tasks are conditioned on each other.
+        With the kernel's parameters kept, another order reuses the eigendecomposition and solves
+        only for b and sigma2, so that this costs little. The first order is the tasks' own.
+
+        :param num_orders: How many orders; 1 gives the tasks' own.
+        :param seed: Which orders.
+        """
+        checks.positive_integer(num_orders, "num_orders")
+        lam, U = eigh(self.kernel(self.data[0]))
+        Y = self.centred_targets()
+        spectrum = exact_spectrum(lam, U, Y)
+        starts, box = inner_problem(spectrum, Y.numpy(), sigma2_floor(self.sigma2))
+        orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
+        C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
+        return KroneckerMTGP.at(self, C, Sigma)
 
     def joint_solution(self) -> JointSolution:
         """The joint model at the recovered C and Sigma, solved."""

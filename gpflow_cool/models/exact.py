@@ -139,12 +139,19 @@ class KroneckerMTGP(JointGPModel):
     def from_cool(cls, model: "CoolMTGP") -> "KroneckerMTGP":
         """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
         parameters = model.multitask_parameters()
+        return cls.at(model, parameters.C, parameters.Sigma)
+
+    @classmethod
+    def at(
+        cls, model: JointGPModel, task_covariance: TensorData, noise_covariance: TensorData
+    ) -> "KroneckerMTGP":
+        """The exact model with another one's data, kernel and mean function (copied)."""
         return cls(
             model.data,
             copy.deepcopy(model.kernel),
             copy.deepcopy(model.mean_function),
-            task_covariance=parameters.C,
-            noise_covariance=parameters.Sigma,
+            task_covariance=task_covariance,
+            noise_covariance=noise_covariance,
             task_names=model.task_names,
         )
 
