@@ -17,7 +17,7 @@ help:
 	@echo "make lint        ruff, without changing a file"
 	@echo "make types       mypy"
 	@echo "make format      let ruff sort imports and format the code"
-	@echo "make tutorials   run every tutorial"
+	@echo "make tutorials   run every tutorial and write its notebook"
 	@echo "make benchmark   run every benchmark"
 	@echo "make clean       remove caches and build products"
 
@@ -60,8 +60,8 @@ format: $(VENV)/.installed-test
 	$(BIN)/python -m ruff format .
 
 tutorials: $(VENV)/.installed-docs
-	@for script in $(wildcard tutorials/*.py); do \
-	  echo "== $$script"; MPLBACKEND=Agg $(BIN)/python $$script || exit 1; done
+	@cd tutorials && for script in *.py; do echo "== $$script"; \
+	  ../$(BIN)/python -m jupytext --quiet --to ipynb --execute $$script || exit 1; done
 
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \

@@ -40,9 +40,7 @@ class Content(NamedTuple):
 # Writing -------------------------------------------------------------------------------------
 
 
-def write_folder(
-    folder: str | os.PathLike[str], content: Content, *, force: bool = False
-) -> Path:
+def write_folder(folder: str | os.PathLike[str], content: Content, *, force: bool = False) -> Path:
     """
     Write a folder, whole or not at all.
 
@@ -175,8 +173,8 @@ def read_document(path: Path, folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise damaged(folder, f"format_version is {version!r}")
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"{folder} was written in format {version} by a newer gpflow_cool, but this one reads up"
-            f" to format {FORMAT_VERSION}: upgrade gpflow_cool."
+            f"{folder} was written in format {version} by a newer gpflow_cool, but this one reads"
+            f" format {FORMAT_VERSION} at most: upgrade gpflow_cool."
         )
     return document
 

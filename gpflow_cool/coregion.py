@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, MeanAndVariance
 from gpflow.kernels import Combination, Coregion, Kernel, Product
+from gpflow.mean_functions import MeanFunction, Zero
 
 from . import checks
 
@@ -102,8 +103,9 @@ def pivot(
 
 
 def task_numbers(column: AnyNDArray, num_tasks: int) -> AnyNDArray:
-    """The task column as integers; each of the T tasks must be there."""
-    tasks = np.round(column).astype(int)
+    """The task column as integers, each from 0 to T - 1."""
+    with np.errstate(invalid="ignore"):  # NaN becomes some integer, and is refused below
+        tasks = np.round(column).astype(int)
     bad = np.flatnonzero((tasks != column) | (tasks < 0) | (tasks >= num_tasks))
     if len(bad):
         raise ValueError(
@@ -118,12 +120,14 @@ class SharedInputs(NamedTuple):
     X: AnyNDArray
     Y: AnyNDArray
     kernel: Kernel
+    mean_function: MeanFunction | None
     task_column: int
 
 
 def from_coregion(model: Any) -> SharedInputs:
     """
-    Data and base kernel of a GPflow model whose kernel is a base kernel times `Coregion`.
+    Data, base kernel and mean function of a GPflow model whose kernel is a base kernel times
+    `Coregion`.
 
     :param model: A `gpflow.models.GPR` or `VGP`. A second column of Y (the likelihood's number, for
         `SwitchedLikelihood`) is ignored.
@@ -133,7 +137,12 @@ def from_coregion(model: Any) -> SharedInputs:
     X_aug, Y = (np.asarray(part) for part in model.data)
     parts = split_kernel(model.kernel, X_aug.shape[1])
     X, Y = pivot(X_aug, Y, parts.num_tasks, parts.task_column)
-    return SharedInputs(X, Y, parts.base, parts.task_column)
+    mean_function = None
+    if not isinstance(model.mean_function, Zero):
+        mean_function = MeanOfTasks(
+            copy.deepcopy(model.mean_function), parts.num_tasks, parts.task_column
+        )
+    return SharedInputs(X, Y, parts.base, mean_function, parts.task_column)
 
 
 def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -> MeanAndVariance:
@@ -143,13 +152,20 @@ def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -
     :param noise: Whether observations are asked for, or functions.
     """
     num_columns = int(model.data[0].shape[1]) + 1
-    X_aug = checks.inputs(X_aug, num_columns)
+    X_aug = checks.tensor(X_aug, "X_aug")
+    if X_aug.shape.rank != 2 or X_aug.shape[1] not in (None, num_columns):
+        raise ValueError(
+            f"X_aug has shape {tuple(X_aug.shape)}, but {num_columns - 1} inputs and the number of"
+            f" the task are needed in every row: pass [M, {num_columns}]."
+        )
     column = task_column % num_columns
-    tasks = task_numbers(X_aug[:, column].numpy(), model.num_tasks)
+    if hasattr(X_aug, "numpy"):
+        checks.check_finite(X_aug.numpy(), "X_aug", "drop the row or fill the gap")
+        task_numbers(X_aug[:, column].numpy(), model.num_tasks)
     X = tf.concat([X_aug[:, :column], X_aug[:, column + 1 :]], axis=1)
     mean, variance = model.predict_y(X) if noise else model.predict_f(X)
-    pick = np.stack([np.arange(len(tasks)), tasks], axis=1)
-    return tf.gather_nd(mean, pick)[:, None], tf.gather_nd(variance, pick)[:, None]
+    tasks = tf.cast(X_aug[:, column : column + 1], tf.int32)  # [M, 1]
+    return tf.gather(mean, tasks, batch_dims=1), tf.gather(variance, tasks, batch_dims=1)
 
 
 def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
@@ -185,7 +201,7 @@ def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
     return gpflow.models.GPR(
         (X_aug, Y.reshape(-1, 1, order="F")),
         base * coregion,
-        mean_function=last_column_dropped(model.mean_function, num_tasks),
+        mean_function=MeanOfRows(copy.deepcopy(model.mean_function), num_tasks),
         likelihood=gpflow.likelihoods.Gaussian(variance=noise),
     )
 
@@ -199,19 +215,36 @@ def keep_columns(kernel: Kernel, num_columns: int) -> None:
         kernel.active_dims = [int(d) for d in np.arange(num_columns)[kernel.active_dims]]
 
 
-def last_column_dropped(
-    mean_function: gpflow.mean_functions.MeanFunction, num_tasks: int
-) -> gpflow.mean_functions.MeanFunction:
-    """A mean function of the inputs as one of rows that end with their task."""
+class MeanOfTasks(MeanFunction):
+    """
+    A mean function of rows that name their task, as one of the inputs alone: [N, T].
 
-    class TaskMean(gpflow.mean_functions.MeanFunction):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mean_function
+    :param inner: Gives one number a row.
+    """
 
-        def __call__(self, X_aug: tf.Tensor) -> tf.Tensor:
-            mean = self.inner(X_aug[..., :-1]) + tf.zeros([num_tasks], X_aug.dtype)  # [..., T]
-            task = tf.one_hot(tf.cast(X_aug[..., -1], tf.int32), num_tasks, dtype=X_aug.dtype)
-            return tf.reduce_sum(mean * task, axis=-1, keepdims=True)
+    def __init__(self, inner: MeanFunction, num_tasks: int, task_column: int) -> None:
+        super().__init__()
+        self.inner, self.num_tasks, self.task_column = inner, num_tasks, task_column
 
-    return TaskMean()
+    def __call__(self, X: tf.Tensor) -> tf.Tensor:
+        before, after = X[..., : self.task_column], X[..., self.task_column :]
+        task = tf.zeros_like(X[..., :1])
+        rows = [tf.concat([before, task + t, after], axis=-1) for t in range(self.num_tasks)]
+        return tf.concat([self.inner(X_aug) for X_aug in rows], axis=-1)
+
+
+class MeanOfRows(MeanFunction):
+    """
+    A mean function of inputs, as one of rows that end with their task: [N, 1].
+
+    :param inner: Gives one number a row, or one a task.
+    """
+
+    def __init__(self, inner: MeanFunction, num_tasks: int) -> None:
+        super().__init__()
+        self.inner, self.num_tasks = inner, num_tasks
+
+    def __call__(self, X_aug: tf.Tensor) -> tf.Tensor:
+        mean = self.inner(X_aug[..., :-1]) + tf.zeros([self.num_tasks], X_aug.dtype)  # [..., T]
+        task = tf.one_hot(tf.cast(X_aug[..., -1], tf.int32), self.num_tasks, dtype=X_aug.dtype)
+        return tf.reduce_sum(mean * task, axis=-1, keepdims=True)

@@ -33,7 +33,7 @@ from . import checks
 from .callbacks import Callback, Logs
 from .kronecker import JointSolution
 from .linalg import correlation_from_covariance
-from .plotting import plot_bands, plot_task_matrix
+from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def tensorboard_tasks(
     b/NAME, sigma2/NAME   each entry of the parameters that have one a task, by task name
     kernel/...            each entry of the kernel's parameters; mean_function/... likewise
     matrices/             C, Sigma and both as correlations, as pictures
-    predictions/NAME      a task's predictions with their bands, where there is one input
+    predictions/NAME      a task's predictions with bands (f dark, y light), if there is one input
     ====================  ======================================================================
 
     The terms of the objective are computed anew each time, which costs about as much as a step.
@@ -234,7 +234,6 @@ class PicturesToTensorBoard(ToTensorBoard):
                 write_picture(tag, ax, self.current_step)
 
 
-@check_shapes()
 def task_matrices(solution: JointSolution) -> tuple[tf.Tensor, tf.Tensor]:
     r"""
     The covariances that a solution was made with.
@@ -250,28 +249,30 @@ def draw_matrices(solution: JointSolution, names: Sequence[str]) -> Iterator[tup
     C, Sigma = task_matrices(solution)
     for letter, word, S in [("C", "task", C), ("Sigma", "noise", Sigma)]:
         R = correlation_from_covariance(S)
-        ax, title = matrix_axes(len(names)), f"{word} covariance {letter}"
+        ax, title = matrix_axes(names), f"{word} covariance {letter}"
         yield f"matrices/{letter}", plot_task_matrix(S, names, ax, title)
-        ax, title = matrix_axes(len(names)), f"{word} correlation"
+        ax, title = matrix_axes(names), f"{word} correlation"
         yield f"matrices/{letter}_correlation", plot_task_matrix(R, names, ax, title, limit=1.0)
 
 
-def matrix_axes(num_tasks: int) -> "Axes":
-    """Axes of a new figure with room for each task's name."""
-    side = max(2.9, 0.2 * num_tasks + 1.0)
+def matrix_axes(names: Sequence[str]) -> "Axes":
+    """Axes of a new figure with room for the cells and for the names of the tasks."""
+    cell = 0.45 if len(names) <= MAX_TASKS_WITH_NUMBERS else 0.2
+    side = cell * len(names) + 0.08 * max(map(len, names)) + 0.6
+    side = float(np.clip(side, 2.9, 9.0))
     return new_axes(1.2 * side, side)
 
 
 def new_axes(width: float, height: float) -> "Axes":
     """
-    Axes of a new figure, in inches of a hundred pixels.
+    Axes of a new figure, in inches of a hundred pixels, with room for labels.
 
     TensorBoard shows pictures some 350 pixels wide and scales without smoothing, so that letters
     are readable if a picture is little larger than that.
     """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=100, layout="constrained").subplots()
+    return Figure(figsize=(width, height), dpi=100, layout="compressed").subplots()
 
 
 class Predictions(NamedTuple):
@@ -293,7 +294,7 @@ def draw_predictions(model: MonitoredModel, posterior: Posterior) -> Iterator[tu
     predictions = Predictions(model.data, model.task_names, posterior)
     grid = input_grid(np.asarray(model.data[0]))
     for task, name in enumerate(model.task_names):
-        ax = plot_bands(predictions, grid, task, new_axes(4.4, 2.9))
+        ax = plot_bands(predictions, grid, task, new_axes(4.4, 2.9), legend=False)
         yield f"predictions/{name}", ax
 
 

@@ -60,9 +60,7 @@ def restore(
     """What :func:`load` makes of a folder's content."""
     reader = Reader(content)
     if content.document["class"] != ESTIMATOR:
-        return restore_model(
-            content.document, reader, kernel=kernel, mean_function=mean_function
-        )
+        return restore_model(content.document, reader, kernel=kernel, mean_function=mean_function)
     from .estimator import CoolMTGPRegressor  # scikit-learn is needed for this one alone
 
     return CoolMTGPRegressor._restore(content.document, reader, kernel=kernel)

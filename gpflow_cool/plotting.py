@@ -8,18 +8,27 @@ axes. That figure is made without ``pyplot``: nothing is left open, no display i
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from .metrics import coverage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_TASKS_WITH_NUMBERS = 8
 """A heat map of more tasks than these has no numbers in its cells."""
+
+MAX_POINTS_AS_LINES = 500
+"""More points than these are drawn without bars, and as pixels in a vector format."""
+
+LETTERS_AN_INCH = 8.1
+"""How many letters of tick labels fit, with gaps between the labels."""
 
 
 class Predictor(Protocol):
@@ -61,7 +70,8 @@ def plot_task_matrix(
         )
     if limit is None:
         limit = float(np.max(np.abs(values))) or 1.0
-    ax = _own_axes((4.8, 4.0)) if ax is None else ax
+    # compressed: the constrained layout cuts long names off beside square axes.
+    ax = _own_axes((4.8, 4.0), layout="compressed") if ax is None else ax
     image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
     _label_tasks(ax, labels)
@@ -161,17 +171,115 @@ def level_curve(mean: ArrayLike, cov: ArrayLike, level: float, num_points: int =
     return np.asarray(mean, dtype=float) + level * circle @ root.T
 
 
-def _own_axes(size: tuple[float, float]) -> "Axes":
+@check_shapes("Y: [N, T]", "mean: [N, T]", "var: [N, T]")
+def plot_calibration(
+    Y: ArrayLike,
+    mean: ArrayLike,
+    var: ArrayLike,
+    names: Sequence[str] | None = None,
+    ax: "Axes | None" = None,
+    *,
+    legend: bool = True,
+) -> "Axes":
+    """
+    How often intervals hold what they promise: a curve for each task, on the diagonal at its best.
+
+    Below the diagonal the model is too sure of itself, above it not sure enough.
+
+    :param Y: Targets that the model has not seen, for instance each row left out in turn.
+    :param mean: Their predictive means.
+    :param var: Their predictive variances, noise included.
+    :param names: Names of the tasks; numbers from 0 if there are none.
+    """
+    from matplotlib.ticker import PercentFormatter
+
+    observed = calibration_curves(Y, mean, var, CALIBRATION_LEVELS)  # [P, T]
+    num_tasks = observed.shape[1]
+    labels = [str(t) for t in range(num_tasks)] if names is None else [str(n) for n in names]
+    ax = _own_axes((4.4, 4.0)) if ax is None else ax
+    ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="ideal")
+    for t, label in enumerate(labels):
+        ax.plot(CALIBRATION_LEVELS, observed[:, t], color=f"C{t % 10}", linewidth=1.5, label=label)
+    ax.set(xlabel="probability of the interval", ylabel="targets inside", xlim=(0, 1), ylim=(0, 1))
+    ax.set_aspect("equal")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0))
+    if legend:
+        ax.legend(fontsize="small", frameon=False, loc="upper left")
+    return ax
+
+
+CALIBRATION_LEVELS = tuple(np.linspace(0.0, 1.0, 41))
+"""Probabilities at which calibration is drawn."""
+
+
+def calibration_curves(
+    Y: ArrayLike, mean: ArrayLike, var: ArrayLike, levels: Sequence[float]
+) -> AnyNDArray:
+    r"""
+    Fraction of targets inside the central interval of each probability, [P, T].
+
+    .. math:: \tfrac1N \, \#\{n : |y_{nt} - \mu_{nt}| \le
+        \Phi^{-1}(\tfrac{1 + p}{2}) \sqrt{v_{nt}}\}
+    """
+    widths = ndtri(0.5 * (1.0 + np.asarray(levels, dtype=float)))
+    return np.array([coverage(Y, mean, var, num_sigma=width) for width in widths])
+
+
+@check_shapes("y: [N]", "mean: [N]", "std: [N]")
+def plot_predicted(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    ax: "Axes | None" = None,
+    title: str | None = None,
+    *,
+    num_sigma: float = 2.0,
+    color: str = "C0",
+) -> "Axes":
+    """
+    Predicted against observed targets of one task, with error bars: leave-one-out, or held-out.
+
+    :param y: Observed targets.
+    :param mean: Their predictions.
+    :param std: Standard deviations of the predictions, noise included.
+    :param num_sigma: Half the length of the bars, in standard deviations.
+    """
+    observed, predicted = np.asarray(y, dtype=float), np.asarray(mean, dtype=float)
+    bars = num_sigma * np.asarray(std, dtype=float)
+    ax = _own_axes((4.0, 4.0)) if ax is None else ax
+    many = len(observed) > MAX_POINTS_AS_LINES
+    ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
+    ax.plot(ends, ends, color="0.6", linestyle="--", linewidth=1, zorder=1)
+    ax.errorbar(
+        observed,
+        predicted,
+        yerr=None if many else bars,
+        fmt="o",
+        color=color,
+        ecolor=(0.6, 0.7, 0.8, 0.6),
+        markersize=2.0 if many else 3.5,
+        elinewidth=1,
+        rasterized=many,
+    )
+    ax.set(xlabel="observed", ylabel="predicted", title=title)
+    return ax
+
+
+def _own_axes(
+    size: tuple[float, float], layout: Literal["constrained", "compressed"] = "constrained"
+) -> "Axes":
     """Axes of a new figure that pyplot does not know."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, layout="constrained").subplots()
+    return Figure(figsize=size, layout=layout).subplots()
 
 
 def _label_tasks(ax: "Axes", labels: Sequence[str]) -> None:
     """Names of the tasks on both axes, slanted where they would collide."""
     ticks = range(len(labels))
-    slanted = max(len(label) for label in labels) * len(labels) > 30
+    room = LETTERS_AN_INCH * ax.get_window_extent().width / ax.figure.dpi
+    slanted = max(len(label) for label in labels) * len(labels) > room
     turn: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     ax.set_xticks(ticks, labels, **(turn if slanted else {}))
     ax.set_yticks(ticks, labels)

@@ -43,7 +43,7 @@ def content_of(thing: Any) -> Content:
     document = model_document(thing, writer) if describe is None else describe(writer)
     if writer.with_priors:
         warnings.warn(
-            f"Priors are not saved, but {writer.with_priors} of the parameters have one: predictions"
+            f"Priors are not saved, but {writer.with_priors} of the parameters have one:"
             " will be the same, training after loading will not, unless you set them again.",
             stacklevel=3,
         )

@@ -24,7 +24,7 @@ from .starting import NoiseFloor
 
 CUSTOM = "custom"
 
-TRANSFORMS: dict[str, tuple[type, tuple[str, ...]]] = {
+TRANSFORMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Identity": (tfp.bijectors.Identity, ()),
     "Softplus": (tfp.bijectors.Softplus, ("hinge_softness", "low")),
     "Exp": (tfp.bijectors.Exp, ()),
@@ -127,7 +127,11 @@ MEAN_FUNCTIONS: dict[str, Recipe] = {
 }
 
 COVARIANCES: dict[str, Recipe] = {
-    "FullCovariance": Recipe(lambda: covariances.FullCovariance(np.eye(1)), ("factor",)),
+    "FullCovariance": Recipe(
+        lambda floor: covariances.FullCovariance(np.eye(len(floor)), np.array(floor)),
+        ("factor",),
+        facts=lambda m: {"floor": [float(variance) for variance in m.floor]},
+    ),
     "LowRankCovariance": Recipe(
         lambda num_tasks: covariances.LowRankCovariance(np.eye(num_tasks), 1, shared=True),
         ("weights", "diagonal"),
@@ -228,14 +232,14 @@ def active_dims_tree(active_dims: Any) -> Any:
     return [int(column) for column in active_dims]
 
 
-def transform_tree(transform: Any) -> Any:
+def transform_tree(transform: tfp.bijectors.Bijector) -> dict[str, Any]:
     """A transform as a tree; one that is in no table only by its name."""
     name = type(transform).__name__
-    cls, arguments = TRANSFORMS.get(name, (None, ()))
-    if type(transform) is not cls:
+    if name not in TRANSFORMS or TRANSFORMS[name][0] is not type(transform):
         return {CUSTOM: name}
-    values = {key: transform.parameters.get(key) for key in arguments}
-    return {"class": name, "arguments": {key: argument_tree(v) for key, v in values.items()}}
+    arguments = TRANSFORMS[name][1]
+    given: Mapping[str, Any] = transform.parameters
+    return {"class": name, "arguments": {key: argument_tree(given[key]) for key in arguments}}
 
 
 def argument_tree(value: Any) -> Any:
@@ -342,8 +346,8 @@ class Reader:
 
 def custom_message(what: str, kind: str) -> str:
     return (
-        f"it has {what}, which only its author knows: pass {kind}=, an object of the same structure,"
-        " whose values are then replaced by the saved ones"
+        f"it has {what}, which is not GPflow's: pass {kind}=, an object of the same structure,"
+        " which takes on the saved values"
     )
 
 

@@ -26,7 +26,6 @@ from gpflow.keras import tf_keras
 
 from . import checks
 from .callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
-from .monitoring import TensorBoardCallback
 from .outer import OuterVector
 from .profile import Evaluation
 from .starting import half_median_distance
@@ -158,6 +157,8 @@ def fit(
     callbacks = check_callbacks(callbacks)
     method = resolve_optimizer(model, optimizer)
     if tensorboard is not None:
+        from .monitoring import TensorBoardCallback  # only who asks for it waits for it
+
         callbacks = [*callbacks, TensorBoardCallback(tensorboard)]
     if verbose:
         callbacks = [*callbacks, ProgressBar()]

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from problems import CASES, LEARNINGS, Problem, assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, recovery
-from gpflow_cool.chain import solve_chain
+from gpflow_cool.chain import Chain, solve_chain
 from gpflow_cool.linalg import eigh
 from gpflow_cool.spectrum import exact_spectrum
 
@@ -145,6 +145,25 @@ def test_weak_signals_are_signals(rng):
     assert expected[0, 1] > 0.5
 
 
+@pytest.mark.parametrize("unit_of_X", [1e-4, 1e4])
+@pytest.mark.parametrize("unit_of_Y", [1e-5, 1.0, 1e5])
+def test_what_is_a_signal_does_not_depend_on_units(rng, unit_of_Y, unit_of_X):
+    """Two tasks without, two with: the same correlations in metres and in millimetres."""
+    p = CASES["no_signal"](rng)
+    expected = ref.input_covariance(p.K, ref.dual_vectors(*p.chain), np.ones(4))
+    W = ref.weights(*p.chain)
+    # b K + sigma2 I scales with Y Y^T; the prior of W does not, so that W is kept by hand.
+    lam, U = eigh(tf.constant(p.K * unit_of_X**2))
+    b, sigma2 = p.b * (unit_of_Y / unit_of_X) ** 2, p.sigma2 * unit_of_Y**2
+    spectrum = exact_spectrum(lam, U, tf.constant(p.Y * unit_of_Y))
+    d = 1.0 / (np.outer(lam, b) + sigma2)
+    A = d * (U.numpy().T @ ref.residuals(p.Y * unit_of_Y, W))
+    chain = Chain(terms=None, systems=None, d=tf.constant(d), A=tf.constant(A))
+    rho = recovery.map_correlation(spectrum, chain)
+    assert_close(rho, expected)
+    assert_close(expected[:2, :2], np.eye(2), rtol=0)
+
+
 @pytest.mark.parametrize("sigma2", [1e-2, 1e-4, 1e-6, 1e-8])
 def test_map_correlation_of_a_linear_kernel_by_its_features(rng, sigma2):
     """
@@ -223,6 +242,20 @@ def test_monte_carlo_correlation_without_uncertainty_is_the_map(rng):
     # A draw differs from the mean by `spread`, five times that at most among 60 numbers.
     expected = ref.correlations(mean.T @ mean, np.zeros(3))
     assert_allclose(rho, expected, rtol=0, atol=10 * spread.max())
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_monte_carlo_rank_does_not_depend_on_units(rng, unit):
+    """A linear kernel has two features however large they are: the same draws, the same result."""
+    p = random_problem(rng, 12, 3, kernel="linear")
+    scaled = p._replace(X=p.X * unit, b=p.b / unit**2)
+    rho = [
+        recovery.monte_carlo_correlation(
+            *solved(q), tf.constant(q.b), tf.constant(q.sigma2), 20, seed=0
+        )
+        for q in (p, scaled)
+    ]
+    assert_close(rho[1], rho[0])
 
 
 def test_monte_carlo_parameters_use_the_sampled_correlation(rng):

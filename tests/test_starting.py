@@ -196,19 +196,25 @@ KINDS = {
 
 def scaled_kernel_rank(kernel):
     """
-    Number of parameters of b k(x, x'), and in how many directions it changes with their logarithms.
+    Number of parameters of b k(x, x'), and in how many directions it changes with them.
 
     Fewer directions than parameters: some of them say one thing twice.
     """
-    X = RAMP[:, :1] if isinstance(kernel, kernels.ChangePoints) else RAMP
-    b = tf.Variable(0.0, dtype=tf.float64)
-    variables = [b, *kernel.trainable_variables]
-    with tf.GradientTape() as tape:
-        values = tf.reshape(tf.exp(b) * kernel(tf.constant(X)), [-1])
-    columns = [np.reshape(part, [len(RAMP) ** 2, -1]) for part in tape.jacobian(values, variables)]
-    J = np.hstack(columns)
+    X = tf.constant(RAMP[:, :1] if isinstance(kernel, kernels.ChangePoints) else RAMP)
+    columns = [kernel(X).numpy().ravel()]  # the derivative with respect to log b
+    for variable in kernel.trainable_variables:
+        start = variable.numpy()
+        for index in np.ndindex(start.shape):
+            step = np.zeros_like(start)
+            step[index] = 1e-4
+            variable.assign(start + step)
+            up = kernel(X).numpy()
+            variable.assign(start - step)
+            columns.append((up - kernel(X).numpy()).ravel() / 2e-4)
+        variable.assign(start)
+    J = np.stack(columns, axis=1)
     singular = np.linalg.svd(J / np.linalg.norm(J, axis=0), compute_uv=False)
-    return J.shape[1], int(np.sum(singular > 1e-9 * singular[0]))
+    return J.shape[1], int(np.sum(singular > 1e-6 * singular[0]))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -293,11 +293,12 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         `Coregion`.
 
         Its rows may come in any order, but the tasks must share their inputs. The base kernel is
-        copied, without the task column; nothing is trained yet.
+        copied, without the task column, and so is the mean function; nothing is trained yet.
 
         :param options: Passed on to the constructor, for example `learning="approximate"`.
         """
         shared = from_coregion(model)
+        options.setdefault("mean_function", shared.mean_function)
         swapped = cls((shared.X, shared.Y), shared.kernel, **options)
         swapped.task_column = shared.task_column
         return swapped

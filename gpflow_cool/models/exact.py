@@ -18,6 +18,7 @@ from ..covariances import (
     LowRankCovariance,
     TaskCovariance,
     lift_eigenvalues,
+    smallest_eigenvalue,
 )
 from ..em import ExactEM
 from ..kronecker import JointSolution, kronecker_log_likelihood, solve_joint, task_basis
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from .cool import CoolMTGP
 
 NOISE_FLOOR = 1e-6
-"""A given noise covariance that is singular is lifted to this, relative to its largest eigenvalue:
-without noise in some direction the density of the data there is not finite."""
+"""Smallest noise: in every direction at least this, relative to the tasks' variances, or a tenth of
+what is given if that is less. Without noise in some direction the evidence has no maximum."""
+
+SINGULAR = 1e-10
+"""A given noise covariance whose correlations have eigenvalues below this is taken to be singular,
+and lifted to `NOISE_FLOOR`."""
 
 
 class KroneckerMTGP(JointGPModel):
@@ -44,14 +49,14 @@ class KroneckerMTGP(JointGPModel):
     matrix of size N T x N T is formed (Stegle et al. 2011, Rakitsch et al. 2013). The competitors
     of the Cool-MTGP paper are settings of this model:
 
-    ============  =====================================  =========================================
-    name          constructor                            settings
-    ============  =====================================  =========================================
-    Std-MT        ``KroneckerMTGP.std_mt(..., rank=P)``  ``rank=P, noise_rank=0`` (Bonilla 2008)
-    ICM           ``KroneckerMTGP.icm(...)``             ``rank=1, noise_rank=0``
-    Sigma-MT      ``KroneckerMTGP.sigma_mt(..., P)``     ``rank=P, noise_rank=P`` (Rakitsch 2013)
-    ground truth  ``KroneckerMTGP.ground_truth(...)``    C and Sigma given and kept
-    ============  =====================================  =========================================
+    ============  =======================================  =======================================
+    name          constructor                              settings
+    ============  =======================================  =======================================
+    Std-MT        ``KroneckerMTGP.std_mt(..., rank=P)``    ``rank=P, noise_rank=0`` (Bonilla 2008)
+    ICM           ``KroneckerMTGP.icm(...)``               ``rank=1, noise_rank=0``
+    Sigma-MT      ``KroneckerMTGP.sigma_mt(..., rank=P)``  ``rank=P, noise_rank=P`` (Rakitsch 2013)
+    ground truth  ``KroneckerMTGP.ground_truth(...)``      C and Sigma given and kept
+    ============  =======================================  =======================================
 
     >>> import gpflow, numpy as np
     >>> from gpflow_cool import KroneckerMTGP
@@ -73,6 +78,9 @@ class KroneckerMTGP(JointGPModel):
     :param task_covariance: C to start from, [T, T]; by default from the covariance of Y.
     :param noise_covariance: Sigma to start from, [T, T]; by default a tenth of the variances of Y.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
+
+    Sigma stays above 1e-6 of the tasks' variances in every direction, or above a tenth of the given
+    start if that is less: without noise in some direction the evidence has no maximum.
     """
 
     def __init__(
@@ -97,7 +105,7 @@ class KroneckerMTGP(JointGPModel):
         Sigma = np.diag(NOISE_FRACTION * scales) if noise_covariance is None else noise_covariance
         Sigma = checks.covariance(Sigma, "noise_covariance", self.num_tasks)
         self.signal = signal_covariance(C, rank)
-        self.noise = noise_covariance_of_rank(lift_eigenvalues(Sigma, NOISE_FLOOR), noise_rank)
+        self.noise = noise_covariance_of_rank(Sigma, noise_rank, scales)
         fix_kernel_scale(kernel)
 
     @classmethod
@@ -146,7 +154,7 @@ class KroneckerMTGP(JointGPModel):
         cls, model: JointGPModel, task_covariance: TensorData, noise_covariance: TensorData
     ) -> "KroneckerMTGP":
         """The exact model with another one's data, kernel and mean function (copied)."""
-        return cls(
+        exact = cls(
             model.data,
             copy.deepcopy(model.kernel),
             copy.deepcopy(model.mean_function),
@@ -154,6 +162,8 @@ class KroneckerMTGP(JointGPModel):
             noise_covariance=noise_covariance,
             task_names=model.task_names,
         )
+        exact.task_column = model.task_column
+        return exact
 
     @property
     def objective_term_names(self) -> tuple[str, ...]:
@@ -216,13 +226,22 @@ def signal_covariance(C: AnyNDArray, rank: int | None) -> TaskCovariance:
     return LowRankCovariance(C, rank, shared=True)
 
 
-def noise_covariance_of_rank(Sigma: AnyNDArray, noise_rank: int | str) -> TaskCovariance:
-    """Sigma with parameters of its own, see :class:`KroneckerMTGP`."""
+def noise_covariance_of_rank(
+    Sigma: AnyNDArray, noise_rank: int | str, scales: AnyNDArray
+) -> TaskCovariance:
+    """Sigma with parameters of its own, see :class:`KroneckerMTGP`; never singular."""
+    rounding = float(np.finfo(Sigma.dtype).eps)
+    lowest = max(NOISE_FLOOR, 100.0 * rounding)
+    own = np.where(np.diag(Sigma) > 0, np.diag(Sigma), scales)
+    if smallest_eigenvalue(Sigma, own) < max(SINGULAR, 10.0 * rounding):
+        Sigma = lift_eigenvalues(Sigma, own, lowest)
+    floor = min(lowest, 0.1 * smallest_eigenvalue(Sigma, scales)) * scales
+    floor = floor.astype(Sigma.dtype)
     if noise_rank == "full":
-        return FullCovariance(Sigma)
+        return FullCovariance(Sigma, floor)
     if noise_rank == "diagonal":
-        return DiagonalCovariance(Sigma, shared=False)
+        return DiagonalCovariance(Sigma, shared=False, floor=floor)
     rank = checks.rank(noise_rank, "noise_rank", 0, len(Sigma), 'or "full", or "diagonal"')
     if rank == 0:
-        return DiagonalCovariance(Sigma, shared=True)
-    return LowRankCovariance(Sigma, rank, shared=False)
+        return DiagonalCovariance(Sigma, shared=True, floor=floor)
+    return LowRankCovariance(Sigma, rank, shared=False, floor=floor)

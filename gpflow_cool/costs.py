@@ -1,0 +1,60 @@
+"""What a fit will cost, told before it starts; nothing here needs TensorFlow."""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+PROBE = 400
+"""Rows of the matrix whose eigendecomposition is timed."""
+
+EVALUATIONS = 25
+"""Eigendecompositions of a fit, its posterior included."""
+
+MATRICES = 7
+"""Matrices of N x N numbers in memory at once."""
+
+
+class Cost(NamedTuple):
+    """Of one fit."""
+
+    seconds: float
+    gigabytes: float
+
+    def __str__(self) -> str:
+        """
+        >>> print(Cost(seconds=5000.0, gigabytes=5.6))
+        about 1.4 hours and 5.6 GB of memory
+        """
+        return f"about {duration(self.seconds)} and {self.gigabytes:.1f} GB of memory"
+
+
+def fit_cost(num_rows: int, attempts: int = 1) -> Cost:
+    """
+    Time and memory of a fit on this machine: an eigendecomposition of N rows costs N^3.
+
+    :param attempts: How many times it trains.
+    """
+    K = np.eye(PROBE) + 0.1
+    np.linalg.eigh(K)  # the first call starts threads
+    started = time.perf_counter()
+    np.linalg.eigh(K + np.diag(np.linspace(0.0, 1.0, PROBE)))
+    once = time.perf_counter() - started
+    growth = (num_rows / PROBE) ** 3
+    return Cost(once * growth * EVALUATIONS * attempts, MATRICES * 8e-9 * num_rows**2)
+
+
+def duration(seconds: float) -> str:
+    """
+    A time that people can read.
+
+    >>> duration(42.0), duration(300.0), duration(8000.0), duration(2e5)
+    ('42 seconds', '5 minutes', '2.2 hours', '2.3 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    if seconds < 36 * 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 86400:.1f} days"

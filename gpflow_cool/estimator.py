@@ -1,0 +1,403 @@
+"""The model as a scikit-learn estimator: tables in, predictions in the user's units out."""
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel
+from typing_extensions import Self
+
+try:
+    from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "CoolMTGPRegressor needs scikit-learn 1.6 or newer: pip install 'gpflow_cool[table]'."
+    ) from error
+
+from . import checks
+from .frames import KINDS, Layout, index_of, is_frame, layout_of
+from .kronecker import leave_one_out
+from .linalg import correlation_from_covariance
+from .models.cool import CoolMTGP
+from .restoring import restore_model
+from .saving import model_document, save
+from .scaling import Scaling, constant_columns, no_scaling, standardising
+from .specification import Reader, Writer
+
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "se": gpflow.kernels.SquaredExponential,
+    "matern12": gpflow.kernels.Matern12,
+    "matern32": gpflow.kernels.Matern32,
+    "matern52": gpflow.kernels.Matern52,
+    "linear": gpflow.kernels.Linear,
+}
+ROWS_AT_ONCE = 1000
+"""Predictions are computed for so many rows at a time, which bounds the memory."""
+
+
+class RowsLeftOut(NamedTuple):
+    """Every training row predicted from all the others, in the user's units."""
+
+    mean: Any
+    """[N, T]."""
+
+    std: Any
+    """[N, T], of the observation, noise included."""
+
+    cov: Any
+    """[N, T, T]."""
+
+    log_density: Any
+    """[N], joint over the tasks of a row."""
+
+
+class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """
+    Multitask Gaussian process regression with correlated tasks and correlated noise.
+
+    >>> import numpy as np
+    >>> from gpflow_cool import CoolMTGPRegressor
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
+    >>> regressor = CoolMTGPRegressor().fit(X, y)
+    >>> mean, std = regressor.predict([[1.0]], return_std=True)
+    >>> np.abs(mean - [[np.sin(1), 100 + 20 * np.cos(1)]]).max() < 0.1
+    True
+
+    Everything that goes in and out is in the user's units: with `standardize`, inputs and targets
+    are centred and divided by their standard deviations inside, where kernel and parameters live.
+    If y is a data frame, so are the answers, with its column names.
+
+    :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
+        any GPflow kernel over the columns of X, which is copied.
+    :param ard: Whether a kernel given by name has a lengthscale (a variance, if it is linear) for
+        each column of X.
+    :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
+    :param standardize: Whether inputs and targets are standardised inside. A column of X that is
+        constant is then not used.
+    :param restarts: How many times to train again from random parameters; the best wins.
+    :param random_state: Seed, or generator, of the restarts.
+    :param verbose: 1 for a progress bar.
+
+    After `fit`: `model_` (the CoolMTGP, in standardised units), `history_`, `target_names_`,
+    `task_covariance_`, `noise_covariance_`, `task_correlation_`, `noise_correlation_` (between the
+    targets, in the user's units), `leave_one_out_`.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "se",
+        *,
+        ard: bool = False,
+        learning: str = "hierarchical",
+        standardize: bool = True,
+        restarts: int = 0,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.learning = learning
+        self.standardize = standardize
+        self.restarts = restarts
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        callbacks: Sequence[Any] = (),
+        tensorboard: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """
+        Train on inputs [N, D] and targets [N, T] or [N].
+
+        :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
+        :param tensorboard: Folder to write the training to.
+        """
+        checks.whole_number(self.restarts, "restarts")
+        X, values = validate_data(
+            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
+        layout = layout_of(y, values)
+        Y = np.asarray(values, dtype=np.float64).reshape(len(X), -1)
+        self._learn_scales(X, Y, layout)
+        data = self._inputs.standardised(X), self._targets.standardised(Y)
+        model = CoolMTGP(
+            data, self._make_kernel(X.shape[1]), learning=self.learning, task_names=layout.names
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31)) if self.restarts else None
+        self.history_ = model.fit(
+            callbacks=callbacks,
+            restarts=self.restarts,
+            seed=seed,
+            verbose=self.verbose,
+            tensorboard=tensorboard,
+        )
+        return self._settle(model, layout)
+
+    def _learn_scales(self, X: AnyNDArray, Y: AnyNDArray, layout: Layout) -> None:
+        """How to standardise; warns of targets that never vary."""
+        self._inputs, self._targets = no_scaling(X.shape[1]), no_scaling(Y.shape[1])
+        if self.standardize:
+            self._inputs = standardising(X, constant_scale=np.inf)
+            self._targets = standardising(Y, constant_scale=1.0)
+        still = [n for n, c in zip(layout.names, constant_columns(Y), strict=True) if c]
+        if still:
+            warnings.warn(
+                f"Targets that never vary: {', '.join(still)}. They are predicted to stay as they"
+                " are, with deviations that mean little: leave them out.",
+                stacklevel=3,
+            )
+
+    def _make_kernel(self, num_columns: int) -> Kernel:
+        """The kernel to train: a new one by name, or a copy of the user's."""
+        if isinstance(self.kernel, Kernel):
+            if self.ard:
+                raise ValueError(
+                    "ard=True is for a kernel given by name: give the kernel object a lengthscale"
+                    " for each column instead, and leave ard out."
+                )
+            return copy.deepcopy(self.kernel)
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
+            raise ValueError(
+                f"kernel={self.kernel!r} is not known. Choose one of"
+                f" {', '.join(map(repr, KERNELS))}, or pass a gpflow.kernels.Kernel object."
+            )
+        name = "variance" if self.kernel == "linear" else "lengthscales"
+        return KERNELS[self.kernel](**({name: np.ones(num_columns)} if self.ard else {}))
+
+    def _settle(self, model: CoolMTGP, layout: Layout) -> Self:
+        """Keep what predictions need of a trained model."""
+        self.model_ = model
+        self.posterior_ = model.posterior()
+        self._layout = layout
+        self.target_names_ = layout.names
+        solution = self.posterior_.solution()
+        P, d = solution.P.numpy(), solution.d.numpy()
+        for name, S in [("task", (P * d) @ P.T), ("noise", P @ P.T)]:
+            S = self._targets.covariance(S)
+            R = correlation_from_covariance(tf.constant(S)).numpy()
+            setattr(self, f"{name}_covariance_", layout.matrix(S))
+            setattr(self, f"{name}_correlation_", layout.matrix(R))
+        return self
+
+    # Predictions ---------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = True,
+    ) -> Any:
+        """
+        Predict the targets at new inputs.
+
+        :param return_std: Also return standard deviations, [M, T].
+        :param return_cov: Also return the covariance between the targets of each row, [M, T, T].
+        :param include_noise: Whether deviations and covariances are those of new observations, or
+            of the functions without noise.
+        :return: Means, or a tuple of means, deviations, covariances: those that were asked for.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)
+        predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
+        mean, cov = self._in_blocks(predict, [Z], full_output_cov=return_cov)
+        return self._answer(mean, cov, index, return_std, return_cov)
+
+    def predict_given(
+        self,
+        X: Any,
+        y: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = True,
+    ) -> Any:
+        """
+        Predict targets at new inputs where some of them are known.
+
+        :param y: [M, T], numbers where a target is known, NaN where it is asked for.
+        :return: As :meth:`predict`; with noise, a known target keeps its value, with deviation 0.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)
+        known = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+
+        def predict(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
+            mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)
+            return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
+
+        mean, cov = self._in_blocks(predict, [Z, known], full_output_cov=return_cov)
+        return self._answer(mean, cov, index, return_std, return_cov)
+
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        *,
+        include_noise: bool = True,
+    ) -> AnyNDArray:
+        """
+        Draw from the posterior, correlated over rows and targets.
+
+        :param random_state: Seed, or generator; None for other draws each time.
+        :param include_noise: Whether observations are drawn, or functions.
+        :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
+        """
+        Z = self._standardised_inputs(X)
+        count = checks.positive_integer(n_samples, "n_samples")
+        seed = int(check_random_state(random_state).randint(2**31))
+
+        @tf.function(autograph=False)
+        def draw() -> tf.Tensor:
+            tf.random.set_seed(seed)  # of this function's graph: the program's own seed stays
+            return self.posterior_.predict_samples(
+                Z, count, full_cov=True, full_output_cov=True, noise=include_noise
+            )
+
+        draws = draw().numpy() * self._targets.scale + self._targets.centre  # [S, M, T]
+        draws = np.moveaxis(draws, 0, -1)
+        return draws[:, 0] if self._layout.kind in ("vector", "series") else draws
+
+    def log_density(self, X: Any, y: Any) -> Any:
+        """Log density of the targets of each row, joint over them, [M]: the higher the better."""
+        index, Z = index_of(X), self._standardised_inputs(X)
+        Y = self._standardised_targets(y, len(Z))
+
+        def score(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
+            return (self.posterior_.predict_log_density(Z, Y, full_output_cov=full_output_cov),)
+
+        (log_density,) = self._in_blocks(score, [Z, Y], full_output_cov=True)
+        return self._layout.column(self._targets.log_density(log_density), "log_density", index)
+
+    @property
+    def leave_one_out_(self) -> RowsLeftOut:
+        """Every training row predicted from all the others, in closed form, without a refit."""
+        check_is_fitted(self, "model_")
+        rows = leave_one_out(self.posterior_.solution(), self.model_.data[1])
+        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
+        density = self._targets.log_density(rows.log_density.numpy())
+        return RowsLeftOut(mean, std, cov, self._layout.column(density, "log_density"))
+
+    def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
+        """
+        Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included.
+        """
+        check_is_fitted(self, "model_")
+        X, Y = (np.asarray(part) for part in self.model_.data)
+        scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
+        return X * scale + self._inputs.centre, self._targets.mean(Y)
+
+    def _standardised_inputs(self, X: Any) -> AnyNDArray:
+        check_is_fitted(self, "model_")
+        return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _standardised_targets(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
+        if is_frame(y) and set(map(str, y.columns)) == set(self.target_names_):
+            y = y.set_axis(list(map(str, y.columns)), axis=1)[list(self.target_names_)]
+        Y = check_array(y, dtype=np.float64, ensure_2d=False, **options)
+        Y = Y[:, None] if Y.ndim == 1 else Y
+        if Y.shape != (num_rows, len(self.target_names_)):
+            raise ValueError(
+                f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
+                f" {len(self.target_names_)} targets: {', '.join(self.target_names_)}."
+            )
+        return self._targets.standardised(Y)
+
+    def _in_blocks(
+        self, function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
+    ) -> list[AnyNDArray]:
+        """Results of a function of rows, computed for some of them at a time."""
+        blocks = [
+            function(*(tf.constant(part[n : n + ROWS_AT_ONCE]) for part in parts), **options)
+            for n in range(0, len(parts[0]), ROWS_AT_ONCE)
+        ]
+        return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]
+
+    def _answer(
+        self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
+    ) -> Any:
+        """What was asked for, in the user's units and form; `cov` is [M, T] or [M, T, T]."""
+        variance = np.diagonal(cov, axis1=1, axis2=2) if cov.ndim == 3 else cov
+        std = np.sqrt(np.maximum(variance, 0.0)) * self._targets.scale
+        answer = [self._layout.rows(self._targets.mean(mean), index)]
+        if return_std:
+            answer.append(self._layout.rows(std, index))
+        if return_cov:
+            answer.append(self._layout.matrices(self._targets.covariance(cov), index))
+        return answer[0] if len(answer) == 1 else tuple(answer)
+
+    # Saving --------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """
+        Save the fitted estimator to a folder for :func:`gpflow_cool.load`: JSON and NumPy arrays,
+        no pickle.
+
+        :param force: Replace a model that was saved there.
+        """
+        check_is_fitted(self, "model_")
+        return save(self, folder, force=force)
+
+    def _describe(self, writer: Writer) -> dict[str, Any]:
+        """The estimator as plain data; `random_state` is kept if it is a number."""
+        settings = {k: v for k, v in self.get_params(deep=False).items() if k != "kernel"}
+        settings = {key: plain(value) for key, value in settings.items()}
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "class": type(self).__name__,
+            "settings": settings,
+            "kernel": self.kernel if isinstance(self.kernel, str) else None,
+            "input_names": None if names is None else [str(name) for name in names],
+            "layout": [self._layout.kind, list(self._layout.names)],
+            "inputs": [writer.array("input_scaling", part) for part in self._inputs],
+            "targets": [writer.array("target_scaling", part) for part in self._targets],
+            "model": model_document(self.model_, writer),
+        }
+
+    @classmethod
+    def _restore(
+        cls, saved: Mapping[str, Any], reader: Reader, *, kernel: Kernel | None = None
+    ) -> Self:
+        """The inverse of :meth:`_describe`."""
+        model = restore_model(saved["model"], reader, kernel=kernel)
+        named = saved["kernel"]
+        settings = {key: saved["settings"][key] for key in saved["settings"]}
+        estimator = cls(copy.deepcopy(model.kernel) if named is None else str(named), **settings)
+        estimator._inputs = Scaling(*(reader.array(name) for name in saved["inputs"]))
+        estimator._targets = Scaling(*(reader.array(name) for name in saved["targets"]))
+        estimator.n_features_in_ = len(estimator._inputs.centre)
+        if saved["input_names"] is not None:
+            estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
+        kind, names = saved["layout"]
+        return estimator._settle(model, Layout(checks.option(kind, "layout", KINDS), tuple(names)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("posterior_", None)  # N x N, and made anew in no time
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in self.__dict__:
+            self.posterior_ = self.model_.posterior()
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON; None for what has no such form, a generator of random numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else None

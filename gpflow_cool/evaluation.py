@@ -1,0 +1,185 @@
+"""
+Does the coupling pay? Cross-validation of Cool-MTGP beside models that do not couple so much.
+
+All methods see the same folds, the same kernel and the same standardised columns; scores are in the
+user's units.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, RegressionData
+from gpflow.kernels import Kernel
+
+from . import checks
+from .metrics import joint_nlpd, rmse
+from .models.competitors import IndependentGPs
+from .models.cool import CoolMTGP
+from .models.exact import KroneckerMTGP
+from .scaling import standardising
+
+COOL, INDEPENDENT, STD_MT = "Cool-MTGP", "independent GPs", "Std-MT"
+MAX_RANK = 2
+"""Rank of Std-MT where there are that many tasks."""
+
+
+class Scores(NamedTuple):
+    """Of one method, over all held-out rows."""
+
+    rmse: AnyNDArray
+    """[T], in the user's units."""
+
+    arrmse: float
+    """Error relative to predicting the training mean, averaged over tasks."""
+
+    joint_nlpd: float
+    """Negative log density of a row, joint over its tasks."""
+
+    nlpd_rows: AnyNDArray
+    """[N], the same of each row."""
+
+    seconds: float
+    """Of all its fits and predictions."""
+
+
+class Difference(NamedTuple):
+    """How much lower the joint NLPD of a row is than with another method, and how sure that is."""
+
+    mean: float
+    standard_error: float
+
+    @property
+    def verdict(self) -> str:
+        """
+        >>> Difference(0.5, 0.1).verdict, Difference(0.1, 0.1).verdict
+        ('better', 'no clear difference')
+        """
+        if abs(self.mean) <= 2.0 * self.standard_error:
+            return "no clear difference"
+        return "better" if self.mean > 0 else "worse"
+
+
+def methods(num_tasks: int, learning: str) -> dict[str, Callable[[RegressionData, Kernel], Any]]:
+    """What is compared."""
+    rank = min(MAX_RANK, num_tasks)
+    return {
+        COOL: lambda data, kernel: CoolMTGP(data, kernel, learning=learning),
+        INDEPENDENT: IndependentGPs,
+        f"{STD_MT}, rank {rank}": lambda data, kernel: KroneckerMTGP.std_mt(
+            data, kernel, rank=rank
+        ),
+    }
+
+
+@check_shapes("X: [N, D]", "Y: [N, T]")
+def cross_validate(
+    X: AnyNDArray,
+    Y: AnyNDArray,
+    kernel: Kernel,
+    *,
+    folds: int = 5,
+    learning: str = "hierarchical",
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda name: None,
+) -> dict[str, Scores]:
+    """
+    Scores of every method, by its name.
+
+    :param kernel: Copied for every fit; sees standardised inputs.
+    :param folds: In how many parts the rows are split, at random.
+    :param progress: Called with the name of a method after each of its fits.
+    """
+    check_folds(folds, len(X))
+    compared = methods(Y.shape[1], learning)
+    mean = {name: np.empty_like(Y) for name in compared}
+    nlpd = {name: np.empty(len(Y)) for name in compared}
+    seconds = dict.fromkeys(compared, 0.0)
+    for train, test in split(len(X), folds, seed):
+        for name, make in compared.items():
+            started = time.perf_counter()
+            parts = held_out(X, Y, train, test, make, copy.deepcopy(kernel))
+            mean[name][test], nlpd[name][test] = parts
+            seconds[name] += time.perf_counter() - started
+            progress(name)
+    errors = {name: rmse(Y, mean[name]) for name in compared}
+    base = rmse(Y, training_means(Y, folds, seed))
+    return {
+        name: Scores(
+            rmse=errors[name],
+            arrmse=float(np.mean(errors[name] / base)),
+            joint_nlpd=float(np.mean(nlpd[name])),
+            nlpd_rows=nlpd[name],
+            seconds=seconds[name],
+        )
+        for name in compared
+    }
+
+
+def held_out(
+    X: AnyNDArray,
+    Y: AnyNDArray,
+    train: AnyNDArray,
+    test: AnyNDArray,
+    make: Callable[[RegressionData, Kernel], Any],
+    kernel: Kernel,
+) -> tuple[AnyNDArray, AnyNDArray]:
+    """Mean [M, T] and joint NLPD [M] of the test rows, from a model of the training rows."""
+    inputs = standardising(X[train], constant_scale=np.inf)
+    targets = standardising(Y[train], constant_scale=1.0)
+    model = make((inputs.standardised(X[train]), targets.standardised(Y[train])), kernel)
+    model.fit(verbose=0)
+    predicted = model.predict_y(inputs.standardised(X[test]), full_output_cov=True)
+    mean = targets.mean(predicted[0].numpy())
+    cov = targets.covariance(predicted[1].numpy())
+    rows = [joint_nlpd(Y[[n]], mean[[m]], cov[[m]]) for m, n in enumerate(test)]
+    return mean, np.array(rows)
+
+
+def difference(scores: dict[str, Scores], other: str) -> Difference:
+    """Cool-MTGP against another method, row by row."""
+    gain = scores[other].nlpd_rows - scores[COOL].nlpd_rows
+    return Difference(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
+
+
+def check_folds(folds: Any, num_rows: int) -> None:
+    """Raise unless every fold has rows, and leaves at least two to train on."""
+    checks.positive_integer(folds, "folds")
+    if not 2 <= folds <= num_rows or num_rows - -(-num_rows // folds) < 2:
+        raise ValueError(
+            f"folds={folds} is not possible for {num_rows} rows: choose from 2 to {num_rows}, with"
+            " at least two rows left to train on."
+        )
+
+
+def split(num_rows: int, folds: int, seed: int) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
+    """Training and test rows of every fold."""
+    order = np.random.default_rng(seed).permutation(num_rows)
+    for test in np.array_split(order, folds):
+        yield np.setdiff1d(order, test), np.sort(test)
+
+
+def training_means(Y: AnyNDArray, folds: int, seed: int) -> AnyNDArray:
+    """[N, T], the prediction that knows only the mean of the training rows."""
+    means = np.empty_like(Y)
+    for train, test in split(len(Y), folds, seed):
+        means[test] = np.mean(Y[train], axis=0)
+    return means
+
+
+def table(scores: dict[str, Scores], names: Sequence[str]) -> list[str]:
+    """Lines of text that compare the methods."""
+    width = max(map(len, scores))
+    columns = [*(f"RMSE {name}" for name in names), "aRRMSE", "joint NLPD", "seconds"]
+    widths = [max(10, len(column)) for column in columns]
+    head = "  ".join(column.rjust(w) for column, w in zip(columns, widths, strict=True))
+    lines = [f"{'':{width}}  {head}"]
+    for name, score in scores.items():
+        cells = [f"{value:.4g}" for value in score.rmse]
+        cells += [f"{score.arrmse:.3f}", f"{score.joint_nlpd:.3f}", f"{score.seconds:.1f}"]
+        row = "  ".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
+        lines.append(f"{name:{width}}  {row}")
+    return lines

@@ -1,0 +1,63 @@
+"""The command line: `python -m gpflow_cool.studies NAME [--quick] [--out DIR] ...`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import STUDIES, StudyError, option_names, results, run
+from .runner import DEFAULT_OUT
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sets": {"help": "data sets, with commas between them"},
+    "methods": {"help": "methods, with commas between them"},
+    "kernels": {"help": "linear, se, or both with a comma"},
+    "draws": {"type": int, "help": "number of draws"},
+    "splits": {"type": int, "help": "number of random partitions"},
+    "repeats": {"type": int, "help": "number of repetitions"},
+    "sizes": {"type": int, "nargs": "+", "help": "numbers of training rows"},
+    "max_rows": {"type": int, "help": "first rows to keep of every set"},
+    "steps": {"type": int, "help": "most L-BFGS steps of the methods with many parameters"},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a study; `arguments` are those of the command line."""
+    options = vars(parser().parse_args(arguments))
+    name = options.pop("name")
+    try:
+        if name == "results":
+            print(f"Written: {results.write(**options)}")
+        else:
+            run(name, **options)
+    except StudyError as error:
+        print(f"Error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        print("\nInterrupted. What is done is kept: the same command goes on from there.")
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """A subcommand for each study, with the options that it has, and one for the report."""
+    found = argparse.ArgumentParser(prog="python -m gpflow_cool.studies", description=__doc__)
+    commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name in STUDIES:
+        command = commands.add_parser(name)
+        command.add_argument("--quick", action="store_true", help="small sizes, under a minute")
+        command.add_argument("--out", default=DEFAULT_OUT, help="folder for results (%(default)s)")
+        command.add_argument("--seed", type=int, default=0, help="seed of all draws (%(default)s)")
+        command.add_argument("--data", help="folder with the ARFF files")
+        for option in option_names(name):
+            if option in OPTIONS:
+                flag = f"--{option.replace('_', '-')}"
+                command.add_argument(flag, default=argparse.SUPPRESS, **OPTIONS[option])
+    report = commands.add_parser("results", help="write a page from the results of the studies")
+    report.add_argument("--from", dest="folder", type=Path, default=Path(DEFAULT_OUT))
+    report.add_argument("--to", dest="page", type=Path, default=Path("docs/results.md"))
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,120 @@
+"""What a fitted estimator has learned, as numbers that people read: in their own units."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel, Stationary
+from gpflow.utilities import parameter_dict
+
+from .metrics import coverage, nlpd, rmse
+
+COVERED = 2.0
+"""Standard deviations of the intervals whose coverage is told: 95.4 % should be inside."""
+
+
+class RowsLeftOut(NamedTuple):
+    """Every training row predicted from all the others, as arrays [N, T]."""
+
+    Y: AnyNDArray
+    mean: AnyNDArray
+    std: AnyNDArray
+    log_density: AnyNDArray
+    """[N], joint over tasks."""
+
+
+def rows_left_out(regressor: Any) -> RowsLeftOut:
+    """Leave-one-out of an estimator, whatever form its answers have."""
+    rows, (_, Y) = regressor.leave_one_out_, regressor.training_data()
+    mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
+    return RowsLeftOut(Y, mean, std, np.asarray(rows.log_density))
+
+
+def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
+    """Scores of every target, and of all together, with every row left out in turn; as JSON."""
+    rows = rows_left_out(regressor)
+    N = len(rows.Y)
+    errors = rmse(rows.Y, rows.mean)
+    # y_n minus the mean of the others is N / (N - 1) times y_n minus the mean of all.
+    base = np.std(rows.Y, axis=0) * N / (N - 1)
+    inside = coverage(rows.Y, rows.mean, rows.std**2, COVERED)
+    densities = nlpd(rows.Y, rows.mean, rows.std**2)
+    relative = np.divide(errors, base, out=np.full_like(errors, np.nan), where=base > 0)
+    columns = zip(regressor.target_names_, errors, relative, inside, densities, strict=True)
+    keys = ("target", "rmse", "relative_rmse", "coverage", "nlpd")
+    targets = [dict(zip(keys, (n, *map(float, rest)), strict=True)) for n, *rest in columns]
+    return {"targets": targets, "joint_nlpd": -float(np.mean(rows.log_density))}
+
+
+def score_lines(scores: Mapping[str, Any]) -> list[str]:
+    """The scores as lines of text."""
+    width = max(6, *(len(row["target"]) for row in scores["targets"]))
+    lines = [f"{'target':{width}}        RMSE  of the mean's  inside 2 sigma        NLPD"]
+    for row in scores["targets"]:
+        lines.append(
+            f"{row['target']:{width}}  {row['rmse']:10.4g}  {row['relative_rmse']:13.3f}"
+            f"  {row['coverage']:14.1%}  {row['nlpd']:10.3f}"
+        )
+    lines.append(f"{'all':{width}}  {'':10}  {'':13}  {'':14}  {scores['joint_nlpd']:10.3f}")
+    return lines
+
+
+def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
+    """Names and values of the kernel's parameters that belong to no single input."""
+    kernel = regressor.model_.kernel
+    shown = []
+    for path, parameter in parameter_dict(kernel).items():
+        values = np.atleast_1d(parameter.numpy())
+        if path == ".lengthscales" and len(values) == len(regressor._inputs.scale):
+            continue  # told with the inputs
+        fixed = "" if parameter.trainable else " (fixed)"
+        shown.append((path.lstrip("."), ", ".join(f"{v:.4g}" for v in np.ravel(values)) + fixed))
+    return shown
+
+
+def lengthscales(regressor: Any) -> AnyNDArray | None:
+    """
+    Lengthscale of each input in its own units, [D]; None for a kernel that has no such thing.
+
+    Infinite for an input that is constant, which the model does not use.
+    """
+    kernel: Kernel = regressor.model_.kernel
+    if not isinstance(kernel, Stationary) or not isinstance(kernel.active_dims, slice):
+        return None
+    scale = regressor._inputs.scale
+    return np.broadcast_to(kernel.lengthscales.numpy(), scale.shape) * scale
+
+
+def column_summary(values: AnyNDArray) -> dict[str, AnyNDArray]:
+    """Smallest, mean, largest and standard deviation of each column."""
+    return {
+        "min": values.min(axis=0),
+        "mean": values.mean(axis=0),
+        "max": values.max(axis=0),
+        "deviation": values.std(axis=0),
+    }
+
+
+def deviations(regressor: Any) -> dict[str, AnyNDArray]:
+    """Standard deviations of signal and noise of each target, [T], in its own units."""
+    X = regressor.model_.data[0]
+    level = float(np.mean(regressor.model_.kernel(X, full_cov=False)))
+    C = np.asarray(regressor.task_covariance_)
+    Sigma = np.asarray(regressor.noise_covariance_)
+    return {"signal": np.sqrt(np.diag(C) * level), "noise": np.sqrt(np.diag(Sigma))}
+
+
+def strongest(correlation: Any, names: Sequence[str]) -> str:
+    """
+    A sentence about the pair of tasks that correlates most.
+
+    >>> strongest([[1.0, -0.5], [-0.5, 1.0]], ["heat", "cold"])
+    'The strongest is -0.50, between heat and cold.'
+    """
+    R = np.asarray(correlation, dtype=float)
+    if len(R) < 2:
+        return "There is one target, and so nothing to correlate with."
+    off = np.abs(np.triu(R, 1))
+    t, u = (int(i) for i in np.unravel_index(np.argmax(off), off.shape))
+    return f"The strongest is {R[t, u]:.2f}, between {names[t]} and {names[u]}."
