@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from .costs import Cost, fit_cost
-from .tables import Table, TableError, check_output, read_table, write_table
+from .tables import Table, TableError, check_folder, check_output, read_table, write_table
 
 MAX_ROWS = 5000
 """More rows than these are fitted only on request, since time grows with their cube."""
@@ -56,7 +56,7 @@ class OneLine(click.Group):
             fail("stopped.", 130)
         except click.ClickException as error:
             fail(error.format_message(), 2)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError) as error:
             fail(message_of(error), 2)
         except RuntimeError as error:  # training that failed in every attempt
             fail(str(error), 1)
@@ -312,10 +312,8 @@ def fit(
 
 
 def check_writable(out: Path) -> None:
-    """Raise, before the work, if the folder above is not there to be written to."""
-    above = next(parent for parent in Path(os.path.abspath(out)).parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise TableError(f"{above} cannot be written to: choose another place for --out.")
+    """Raise, before the work, if a folder cannot be made there."""
+    check_folder(next(parent for parent in Path(os.path.abspath(out)).parents if parent.exists()))
 
 
 def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:

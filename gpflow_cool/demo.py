@@ -69,7 +69,7 @@ def fit(train: TwoTaskData) -> CoolMTGP:
     """A model trained on the two-task data."""
     kernel = gpflow.kernels.SquaredExponential()
     model = CoolMTGP((train.X, train.Y), kernel, task_names=TASK_NAMES)
-    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables)
+    model.fit()
     return model
 
 

@@ -238,11 +238,21 @@ def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bo
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise TableError(needs_pyarrow(path, error)) from error
-    if not path.parent.is_dir():
-        raise TableError(f"{path.parent} is no folder: make it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise TableError(f"{path.parent} cannot be written to.")
+    check_folder(path.parent)
     return path
+
+
+def check_folder(folder: Path) -> None:
+    """Raise unless files can be written to a folder."""
+    if not folder.is_dir():
+        raise TableError(f"{folder} is no folder: make it first.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise TableError(
+            f"{folder} cannot be written to ({error.strerror}): choose another place."
+        ) from error
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

@@ -180,17 +180,19 @@ def measure(
     part, num_tasks = drawn.part, drawn.part.Y.shape[1]
     rng = np.random.default_rng([seed, split, 1])
     orders = [np.arange(num_tasks)] + [rng.permutation(num_tasks) for _ in range(RANDOM_ORDERS)]
-    results, seconds = [], []
-    for number, order in enumerate(orders):
-        model, taken = train_in_order(part, order, method, linear)
-        seconds.append(taken)
-        results.append(evaluate(model, part, order, drawn.scale))
-        own = model if number == 0 else own
+    trained = [train_in_order(part, order, method, linear) for order in orders]
+    results = [
+        evaluate(model, part, order, drawn.scale)
+        for (model, _), order in zip(trained, orders, strict=True)
+    ]
     started = time.perf_counter()
-    averaged = own.average_over_orders(AVERAGED, seed=seed)
+    averaged = trained[0][0].average_over_orders(AVERAGED, seed=seed)
     averaging_seconds = time.perf_counter() - started
     values = compare(results, evaluate(averaged, part, orders[0], drawn.scale))
-    values |= {"tasks": num_tasks, "fit_seconds": float(np.mean(seconds))}
+    values |= {
+        "tasks": num_tasks,
+        "fit_seconds": float(np.mean([seconds for _, seconds in trained])),
+    }
     arrays = {"C": np.array([r.C for r in results]), "Sigma": np.array([r.Sigma for r in results])}
     if drawn.C is not None and drawn.Sigma is not None:
         arrays |= {"true_C": drawn.C, "true_Sigma": drawn.Sigma}
@@ -286,10 +288,10 @@ def tables(rows: Sequence[Row]) -> list[Table]:
                 number(mean_of(mine, "objective_range"), 1),
             )
         )
-        columns = ("nlpd_own", "nlpd_orders", "nlpd_averaged", "rmse_own", "rmse_orders")
-        columns += ("rmse_averaged",)
-        times = ("fit_seconds", "averaging_seconds")
+        kinds = ("own", "orders", "averaged")
+        columns = [f"{score}_{kind}" for score in ("nlpd", "rmse") for kind in kinds]
         cells = [number(mean_of(mine, column), 3) for column in columns]
+        times = ("fit_seconds", "averaging_seconds")
         cells += [number(mean_of(mine, column), 2) for column in times]
         average.append((name, str(len(mine)), *cells))
     first = Table(
@@ -299,11 +301,9 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         ("set", "splits", "C", "Sigma", "prediction", "RMSE", "NLPD/T", "objective, nats"),
         differ,
     )
-    head = ["set", "splits"]
-    head += [
-        f"{s}, {w}" for s in ("NLPD/T", "RMSE") for w in ("own", "any order", f"mean of {AVERAGED}")
-    ]
-    header = (*head, "fit, s", "averaging, s")
+    kinds = ("own", "any order", f"mean of {AVERAGED}")
+    head = [f"{score}, {kind}" for score in ("NLPD/T", "RMSE") for kind in kinds]
+    header = ("set", "splits", *head, "fit, s", "averaging, s")
     return [first, Table("Averaging C and Sigma over orders (not in the paper)", header, average)]
 
 
@@ -352,17 +352,17 @@ def density_figure(rows: Sequence[Row]) -> "Figure":
     found = groups(rows)
     figure = figures.new_figure(12.0, 4.4)
     panels = figure.subplots(1, 2)
-    for ax, score, title in zip(
-        panels, ("nlpd", "rmse"), ("joint NLPD / number of tasks", "RMSE"), strict=True
-    ):
-        for i, mine in enumerate(found.values()):
-            low, high = mean_of(mine, f"{score}_min"), mean_of(mine, f"{score}_max")
-            text = lambda label, i=i: label if i == 0 else None
-            ax.plot([i, i], [low, high], color="0.6", lw=5, label=text("best to worst order"))
-            ax.plot(i, mean_of(mine, f"{score}_own"), "o", color="C1", label=text("own order"))
-            average = mean_of(mine, f"{score}_averaged")
-            ax.plot(i, average, "D", color="C0", label=text(f"C, Sigma averaged over {AVERAGED}"))
-        ax.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
+    titles = {"nlpd": "joint NLPD / number of tasks", "rmse": "RMSE"}
+    for ax, (score, title) in zip(panels, titles.items(), strict=True):
+        x = np.arange(len(found))
+        low, high, own, averaged = (
+            np.array([mean_of(mine, f"{score}_{column}") for mine in found.values()])
+            for column in ("min", "max", "own", "averaged")
+        )
+        ax.vlines(x, low, high, color="0.75", linewidth=6, label="best to worst order")
+        ax.plot(x, own, "o", color="C1", label="own order")
+        ax.plot(x, averaged, "D", color="C0", label=f"C and Sigma averaged over {AVERAGED} orders")
+        ax.set_xticks(x, list(found), rotation=30, ha="right")
         ax.set_ylabel(f"{title}, mean over splits")
         ax.grid(axis="y", alpha=0.3)
     figures.shared_legend(figure, panels[0])

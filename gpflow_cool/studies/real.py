@@ -279,11 +279,21 @@ def rmse_figure(rows: Sequence[Row], kernel: str) -> "Figure":
             printed = paper.RMSE[kernel][name].get(method)
             first = i == 0
             if values:
-                style = {"fmt": "o", "color": COLORS[method], "capsize": 2, "markersize": 5}
+                style: dict[str, Any] = {
+                    "fmt": "o",
+                    "color": COLORS[method],
+                    "capsize": 2,
+                    "markersize": 5,
+                }
                 mean, spread = np.mean(values), np.std(values)
                 ax.errorbar(x, mean, spread, label=NAMES[method] if first else None, **style)
             if printed is not None:
-                style = {"fmt": "s", "color": COLORS[method], "mfc": "white", "markersize": 5}
+                style: dict[str, Any] = {
+                    "fmt": "s",
+                    "color": COLORS[method],
+                    "mfc": "white",
+                    "markersize": 5,
+                }
                 text = f"{NAMES[method]}, paper" if first else None
                 ax.errorbar(x + 0.06, *printed, label=text, elinewidth=0.7, **style)
     finish(ax, names_of(rows))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from gpflow.base import AnyNDArray
 from tqdm.auto import tqdm
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = "study_output"
 DPI = 150
+FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, tf.errors.OpError)
+"""What a method may raise on data that are too much for it; LinAlgError is a ValueError."""
+
 REFINE_AFTER = 20.0
 """Seconds after which the estimate is printed again, by the pace so far."""
 
@@ -113,7 +117,7 @@ def run_study(
     print(f"{study.title}\n({', '.join(f'{k} {to_text(v)}' for k, v in settings.items())})")
     run_units(table, store, units, settings)
     rows = table.selection(settings)
-    tables, checks = study.tables(rows), study.checks(rows)
+    tables, checks = study.tables(rows), [] if quick else study.checks(rows)
     print("\n" + "\n\n".join(map(str, tables)))
     if checks:
         print("\n" + "\n".join(check_lines(checks)))
@@ -173,9 +177,7 @@ def do(unit: Unit, store: ArrayStore) -> Row:
     started = time.perf_counter()
     try:
         outcome = unit.work()
-    except StudyError:
-        raise
-    except Exception as error:
+    except FAILURES as error:
         lines = str(error).strip().splitlines() or [""]
         row: Row = {"status": f"failed: {type(error).__name__}: {lines[0][:200]}"}
     else:
@@ -230,7 +232,7 @@ def print_failures(table: RunTable, settings: Mapping[str, Any]) -> None:
     for words, status in failed.items():
         print(f"\n{' '.join(words)} {status}")
     if failed:
-        print(f"To try again, remove their lines from {table.path}.")
+        print("The same command tries these again.")
 
 
 def write_figures(folder: Path, stem: str, figures: Mapping[str, "Figure"]) -> list[Path]:

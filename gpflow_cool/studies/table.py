@@ -22,7 +22,11 @@ class StudyError(Exception):
 
 
 class Layout(NamedTuple):
-    """Columns of a study's file. A unit is done if a row agrees with it in the first three."""
+    """
+    Columns of a study's file.
+
+    A unit is done if a row that succeeded agrees with it in identity, effort and settings.
+    """
 
     identity: tuple[str, ...]
     """What a row is about, for instance the data set, the method, the split."""
@@ -87,7 +91,7 @@ class RunTable:
             mend_last_line(path)
         else:
             self._write(csv_line(layout.columns))
-        self._done = {self._key(row) for row in self.rows}
+        self._done = {self._key(row) for row in self.rows if row["status"] == OK}
 
     def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(to_text(row[name]) for name in self.layout.key)
@@ -96,11 +100,12 @@ class RunTable:
         return self._key(key) in self._done
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write a row through to the disk, then count it as done."""
+        """Write a row through to the disk; if it succeeded, count it as done."""
         cells = [to_text(row.get(name)) for name in self.layout.columns]
         self._write(csv_line(cells))
         self.rows.append(dict(zip(self.layout.columns, map(from_text, cells), strict=True)))
-        self._done.add(self._key(row))
+        if row["status"] == OK:
+            self._done.add(self._key(row))
 
     def _write(self, line: str) -> None:
         try:

@@ -11,7 +11,7 @@ class Table(NamedTuple):
 
     caption: str
     header: tuple[str, ...]
-    cells: list[tuple[str, ...]]
+    cells: Sequence[tuple[str, ...]]
 
     def __str__(self) -> str:
         return "\n".join([self.caption, "", *markdown_lines(self)])
