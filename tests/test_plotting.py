@@ -8,10 +8,14 @@ from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.plotting import (
+    CALIBRATION_LEVELS,
+    calibration_curves,
     cell_text,
     level_curve,
     plot_bands,
+    plot_calibration,
     plot_level_curves,
+    plot_predicted,
     plot_task_matrix,
 )
 
@@ -170,12 +174,52 @@ def test_level_curve_of_a_singular_covariance_is_a_segment():
     assert_allclose([points[:, 0].min(), points[:, 0].max()], [-1.0, 3.0], atol=1e-3)
 
 
+def test_calibration_is_the_fraction_inside(rng, tmp_path):
+    mean, var = rng.normal(size=[50, 2]), rng.uniform(0.5, 2.0, size=[50, 2])
+    Y = mean + np.sqrt(var) * rng.normal(size=[50, 2]) * [1.0, 3.0]
+    ax = plot_calibration(Y, mean, var, ["good", "too sure"])
+    diagonal, *curves = ax.lines
+    assert_array_equal(diagonal.get_xydata(), [[0, 0], [1, 1]])
+    half = 0.6744897501960817  # of a normal distribution is within so many deviations
+    for t, curve in enumerate(curves):
+        x, y = curve.get_data()
+        inside = np.mean(np.abs(Y[:, t] - mean[:, t]) <= half * np.sqrt(var[:, t]))
+        assert_array_equal(x, CALIBRATION_LEVELS)
+        assert y[np.isclose(x, 0.5)] == inside and y[0] == 0 and y[-1] == 1
+        assert curve.get_label() == ["good", "too sure"][t]
+    assert curves[1].get_ydata()[20] < curves[0].get_ydata()[20]
+    assert_array_equal(
+        calibration_curves(Y, mean, var, [0.5])[0], [c.get_ydata()[20] for c in curves]
+    )
+    assert plot_calibration(Y, mean, var, legend=False).get_legend() is None
+    assert saved(ax, tmp_path / "calibration.png").std() > 0.05
+
+
+@pytest.mark.parametrize("num_points", [7, 600])
+def test_predictions_against_observations(rng, tmp_path, num_points):
+    y, std = rng.normal(size=num_points), rng.uniform(0.1, 0.2, size=num_points)
+    mean = y + std
+    ax = plot_predicted(y, mean, std, title="task", num_sigma=3.0)
+    diagonal, dots = ax.lines
+    assert_array_equal(dots.get_xydata(), np.column_stack([y, mean]))
+    assert_allclose(diagonal.get_xdata(), [y.min(), mean.max()])
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("observed", "predicted", "task")
+    if num_points < 100:
+        bars = np.array(ax.collections[0].get_segments())  # [N, 2, 2]
+        assert_allclose(np.sort(bars[:, 1, 1] - bars[:, 0, 1]), np.sort(6 * std), rtol=1e-12)
+    else:
+        assert not ax.collections  # too many for bars
+    assert saved(ax, tmp_path / "predicted.png").std() > 0.02
+
+
 def test_given_axes_are_used_and_pyplot_keeps_nothing(model):
     open_before = plt.get_fignums()
     for draw in (
         lambda ax: plot_task_matrix(np.eye(2), ax=ax),
         lambda ax: plot_bands(model, [[0.0], [1.0]], 0, ax),
         lambda ax: plot_level_curves(np.zeros(2), np.eye(2), ax),
+        lambda ax: plot_calibration(np.eye(2), np.zeros([2, 2]), np.ones([2, 2]), ax=ax),
+        lambda ax: plot_predicted(np.arange(3), np.ones(3), np.ones(3), ax),
     ):
         draw(None)
         assert plt.get_fignums() == open_before

@@ -77,14 +77,9 @@ class IndependentGPs:
     ) -> MeanAndVariance:
         results = [getattr(model, method)(Xnew, full_cov=full_cov) for model in self.models]
         mean = tf.concat([mean for mean, _ in results], axis=-1)
-        if not full_cov:
-            variance = tf.concat([variance for _, variance in results], axis=-1)  # [..., M, T]
-            return mean, tf.linalg.diag(variance) if full_output_cov else variance
-        S = tf.concat([S for _, S in results], axis=-3)  # [..., T, M, M]
-        if not full_output_cov:
-            return mean, S
-        eye = tf.eye(self.num_tasks, dtype=S.dtype)
-        return mean, tf.einsum("...tmn,tu->...mtnu", S, eye)
+        # [..., T, M, M], or [..., M, T]
+        S = tf.concat([S for _, S in results], axis=-3 if full_cov else -1)
+        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
 
     def predict_log_density(
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
@@ -141,30 +136,38 @@ class ConvMT:
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        Xnew = checks.inputs(Xnew, int(self.data[0].shape[1]))
-        return self.model.predict_f(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
+        return self._predict(Xnew, full_cov, full_output_cov, noise=False)
 
     def predict_y(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        mean, S = self.predict_f(Xnew, full_cov, full_output_cov)
-        noise = tf.convert_to_tensor(self.model.likelihood.variance)
-        if full_cov and full_output_cov:
-            shape = tf.shape(S)
-            size = shape[-1] * shape[-2]
-            flat = tf.reshape(S, tf.concat([shape[:-4], [size, size]], axis=0))
-            flat = tf.linalg.set_diag(flat, tf.linalg.diag_part(flat) + noise)
-            return mean, tf.reshape(flat, shape)
-        if full_cov or full_output_cov:
-            return mean, tf.linalg.set_diag(S, tf.linalg.diag_part(S) + noise)
-        return mean, S + noise
+        return self._predict(Xnew, full_cov, full_output_cov, noise=True)
+
+    def _predict(
+        self, Xnew: InputData, full_cov: bool, full_output_cov: bool, *, noise: bool
+    ) -> MeanAndVariance:
+        Xnew = checks.inputs(Xnew, int(self.data[0].shape[1]))
+        mean, S = self.model.predict_f(Xnew, full_cov=full_cov)
+        if noise:
+            variance = tf.convert_to_tensor(self.model.likelihood.variance)
+            diagonal = tf.linalg.diag_part(S) + variance if full_cov else S + variance
+            S = tf.linalg.set_diag(S, diagonal) if full_cov else diagonal
+        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
 
     def predict_log_density(
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
         """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
         return log_density_from_moments(self, data, full_cov, full_output_cov)
+
+
+def with_zeros_between_tasks(S: tf.Tensor, full_cov: bool) -> tf.Tensor:
+    """Covariance [..., M, T, M, T] or [..., M, T, T] of tasks that are independent."""
+    if not full_cov:
+        return tf.linalg.diag(S)
+    eye = tf.eye(tf.shape(S)[-3], dtype=S.dtype)
+    return tf.einsum("...tmn,tu->...mtnu", S, eye)
 
 
 def log_density_from_moments(

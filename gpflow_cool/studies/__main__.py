@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     report = commands.add_parser("results", help="write a page from the results of the studies")
     report.add_argument("--from", dest="folder", type=Path, default=Path(DEFAULT_OUT))
     report.add_argument("--to", dest="page", type=Path, default=Path("docs/results.md"))
+    report.add_argument("--note", default="", help="a sentence on the circumstances")
     return found
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 METHODS = ("cool-hierarchical", "cool-approximate", "independent", "std-mt", "conv-mt")
 ORDER = ("independent", "std-mt", "conv-mt", "cool-approximate", "cool-hierarchical")
 KERNELS = {"linear": "linear kernel", "se": "squared exponential kernel"}
-SPLITS, QUICK_SPLITS = 10, 2
-QUICK_SETS = ("edm", "slump", "andro")
+SPLITS, QUICK_SPLITS = 10, 1
+QUICK_SETS = ("edm", "slump")
 QUICK_ROWS, QUICK_STEPS = 60, 15
 STEPS = {"std-mt": 100, "conv-mt": 100}
 SHOWN = {"cool-hierarchical": "cool-approximate"}
@@ -273,35 +273,29 @@ def rmse_figure(rows: Sequence[Row], kernel: str) -> "Figure":
     ax = figure.subplots()
     shown = methods_of(rows)
     for j, method in enumerate(shown):
+        style: dict[str, Any] = {"color": COLORS[method], "markersize": 5, "capsize": 2}
         for i, name in enumerate(names_of(rows)):
-            x = i + 0.8 * (j + 0.5) / len(shown) - 0.4
+            x = i + place(j, len(shown))
             values = [row["rmse"] for row in rows_of(rows, kernel, name, method)]
             printed = paper.RMSE[kernel][name].get(method)
-            first = i == 0
             if values:
-                style: dict[str, Any] = {
-                    "fmt": "o",
-                    "color": COLORS[method],
-                    "capsize": 2,
-                    "markersize": 5,
-                }
-                mean, spread = np.mean(values), np.std(values)
-                ax.errorbar(x, mean, spread, label=NAMES[method] if first else None, **style)
+                text = NAMES[method] if i == 0 else None
+                ax.errorbar(x, np.mean(values), np.std(values), fmt="o", label=text, **style)
             if printed is not None:
-                style: dict[str, Any] = {
-                    "fmt": "s",
-                    "color": COLORS[method],
-                    "mfc": "white",
-                    "markersize": 5,
-                }
-                text = f"{NAMES[method]}, paper" if first else None
-                ax.errorbar(x + 0.06, *printed, label=text, elinewidth=0.7, **style)
+                text = f"{NAMES[method]}, paper" if i == 0 else None
+                mean, spread = printed
+                ax.errorbar(x + 0.06, mean, spread, fmt="s", mfc="white", label=text, **style)
     finish(ax, names_of(rows))
     ax.set_ylabel("RMSE, mean over tasks")
     ax.set_ylim(bottom=0.0)
-    ax.set_title(f"{KERNELS[kernel]}: mean and deviation over random 80/20 splits".capitalize())
+    ax.set_title(f"{KERNELS[kernel].capitalize()}: mean and deviation over random 80/20 splits")
     figures.shared_legend(figure, ax)
     return figure
+
+
+def place(number: int, total: int) -> float:
+    """Where a method's mark stands beside the middle of its set."""
+    return 0.8 * (number + 0.5) / total - 0.4
 
 
 def density_and_time_figure(rows: Sequence[Row], kernel: str) -> "Figure":
@@ -310,7 +304,7 @@ def density_and_time_figure(rows: Sequence[Row], kernel: str) -> "Figure":
     left, right = figure.subplots(1, 2)
     shown = methods_of(rows)
     for j, method in enumerate(shown):
-        shift = 0.8 * (j + 0.5) / len(shown) - 0.4
+        shift = place(j, len(shown))
         for i, name in enumerate(names_of(rows)):
             mine = rows_of(rows, kernel, name, method)
             if not mine:

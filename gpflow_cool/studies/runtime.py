@@ -152,7 +152,7 @@ def warm_up() -> None:
     """Let TensorFlow load what it loads on first use, once, so that nobody is charged for it."""
     if not WARM:
         X = np.linspace(-1.0, 1.0, 12)[:, None]
-        for method in ("cool-hierarchical", "std-mt"):
+        for method in ("cool-hierarchical", "std-mt", "conv-mt"):
             data = (X, np.hstack([X, X**2]))
             methods.train(methods.build(method, data, methods.make_kernel("linear", X)), 2)
         WARM.append(True)

@@ -1,7 +1,7 @@
 """Tables and verdicts as text: Markdown that is aligned, so that a terminal shows it well too."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def check_lines(checks: Iterable[Check]) -> list[str]:
     return [f"{'holds' if c.holds else 'FAILS'}: {c.claim}: {c.measured}" for c in checks]
 
 
-def number(value: float, decimals: int = 2) -> str:
+def number(value: Any, decimals: int = 2) -> str:
     """
     A number with so many decimals, a dash for one that is missing.
 

@@ -1,0 +1,496 @@
+"""The studies at tiny size: their numbers computed again, interrupted, resumed, and refused."""
+
+import csv
+import errno
+import shutil
+from contextlib import redirect_stdout
+from io import StringIO
+
+import gpflow
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import pdist
+from scipy.stats import multivariate_normal
+
+from gpflow_cool import CoolMTGP, studies
+from gpflow_cool.datasets import clustered_two_task, low_rank_synthetic, uniform_two_task
+from gpflow_cool.studies import StudyError, methods, paper, partition, results, runner, table, text
+from gpflow_cool.studies.__main__ import main
+
+SEED = 2
+RUNS = {
+    "synthetic": {"draws": 1, "steps": 3},
+    "permutation": {"sets": "synthetic,slump"},
+    "variance": {"draws": 1, "steps": 5},
+    "real": {"sets": "edm", "kernels": "se", "steps": 3},
+    "runtime": {"sizes": [15, 30], "steps": 2},
+}
+FIGURES = {
+    "synthetic": {"mse", "matrices"},
+    "permutation": {"density", "matrices_hierarchical"},
+    "variance": {"scores", "bands", "level_curves"},
+    "real": {"rmse_se", "density_and_time_se"},
+    "runtime": {"time_and_mse"},
+}
+
+
+def write_arff(path, num_inputs, num_targets, num_rows=30, seed=0):
+    """A small set: smooth targets with correlated noise, and an input that never changes."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=[num_rows, num_inputs])
+    X[:, 1] = 7.0
+    Y = np.sin(X @ rng.normal(size=[num_inputs, num_targets]) / 3)
+    Y += 0.2 * rng.normal(size=[num_rows, 1]) + 0.1 * rng.normal(size=Y.shape)
+    data = np.hstack([X, 10.0 * Y + 5.0])
+    lines = ["@relation tiny"] + [f"@attribute c{i} numeric" for i in range(data.shape[1])]
+    lines += ["@data"] + [",".join(f"{v:.6f}" for v in row) for row in data]
+    path.write_text("\n".join(lines) + "\n")
+    return data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with three of the ten sets, much too small."""
+    folder = tmp_path_factory.mktemp("mulan")
+    write_arff(folder / "edm.arff", 4, 2)
+    write_arff(folder / "slump.arff", 4, 3, seed=1)
+    write_arff(folder / "scm20d.arff", 5, 16, num_rows=60, seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, data):
+    """Each study, run once on demand: its result and what it printed."""
+    folder, found = tmp_path_factory.mktemp("out"), {}
+
+    def run(name):
+        if name not in found:
+            with redirect_stdout(StringIO()) as printed:
+                options = {"quick": True, "out": folder, "seed": SEED, "data": data}
+                result = studies.run(name, **options, **RUNS[name])
+            found[name] = result, printed.getvalue()
+        return found[name]
+
+    return run
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def one(rows, **wanted):
+    """The single row with these values."""
+    (row,) = [r for r in rows if all(r[name] == value for name, value in wanted.items())]
+    return row
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_unit_succeeds_and_every_figure_shows_something(ran, name):
+    result, printed = ran(name)
+    assert {row["status"] for row in result.rows} == {"ok"}
+    assert len(read(result.csv)) == len(result.rows) > 0
+    stems = {path.stem.removeprefix(f"{name}_quick_") for path in result.figures}
+    assert stems == FIGURES[name]
+    for path in result.figures:
+        picture = plt.imread(path)[..., :3]
+        assert min(picture.shape[:2]) > 300
+        assert 0.01 < np.mean(np.any(picture < 0.9, axis=2)) < 0.9, path
+    for lines in result.tables:
+        assert str(lines) in printed
+    assert "units to do: about" in printed  # the estimate
+
+
+# Numbers, computed again ---------------------------------------------------------------------
+
+
+def test_synthetic_ground_truth_equals_dense_algebra(ran):
+    rows = ran("synthetic")[0].rows
+    R, draw = 3, 100 * SEED
+    data = low_rank_synthetic(R, draw, num_rows=80, num_tasks=8, num_inputs=10)
+    order = np.random.default_rng([draw, R]).permutation(80)
+    X, Y = data.X[order], data.Y[order]
+    Sigma = data.Sigma + 1e-6 * np.linalg.eigvalsh(data.Sigma)[-1] * np.eye(8)
+    S = np.kron(data.C, X[:40] @ X[:40].T) + np.kron(Sigma, np.eye(40))
+    alpha = np.linalg.solve(S, Y[:40].ravel(order="F"))
+    mean = (np.kron(data.C, X[40:] @ X[:40].T) @ alpha).reshape(40, 8, order="F")
+    row = one(rows, R=R, method="truth")
+    assert_allclose(row["mse"], np.mean((mean - Y[40:]) ** 2), rtol=1e-3)
+    assert row["C_error"] < 1e-5 and row["Sigma_error"] < 1e-5
+
+
+def test_synthetic_cool_equals_a_model_fitted_here(ran):
+    rows, draw, R = ran("synthetic")[0].rows, 100 * SEED, 8
+    data = low_rank_synthetic(R, draw, num_rows=80, num_tasks=8, num_inputs=10)
+    order = np.random.default_rng([draw, R]).permutation(80)
+    X, Y = data.X[order], data.Y[order]
+    scale = Y[:40].std(axis=0)
+    model = CoolMTGP((X[:40], Y[:40] / scale), gpflow.kernels.Linear())
+    model.fit(verbose=0)
+    error = model.predict_y(X[40:])[0].numpy() * scale - Y[40:]
+    Sigma = np.diag(scale) @ model.noise_covariance().numpy() @ np.diag(scale)
+    row = one(rows, R=R, method="cool-hierarchical")
+    assert_allclose(row["mse"], np.mean(error**2), rtol=1e-4)
+    distance = np.linalg.norm(Sigma - data.Sigma) / np.linalg.norm(data.Sigma)
+    assert_allclose(row["Sigma_error"], distance, rtol=1e-3)
+
+
+def test_variance_scores_equal_loops(ran):
+    rows, first = ran("variance")[0].rows, 1000 * SEED
+    train, test = clustered_two_task(40, first), uniform_two_task(200, first + 1)
+    start = 0.5 * np.median(pdist(train.X))
+    model = CoolMTGP((train.X, train.Y), gpflow.kernels.SquaredExponential(lengthscales=start))
+    model.fit(verbose=0)
+    mean, cov = (a.numpy() for a in model.predict_y(test.X, full_output_cov=True))
+    deviation = np.sqrt([np.diag(S) for S in cov])
+    row = one(rows, method="cool-hierarchical")
+    for k in (1, 2):
+        inside = np.mean(np.abs(test.Y - mean) <= k * deviation)
+        assert_allclose(row[f"coverage_{k}"], inside, atol=0.006)
+    densities = [
+        multivariate_normal(m, S).logpdf(y) for y, m, S in zip(test.Y, mean, cov, strict=True)
+    ]
+    assert_allclose(row["joint_nlpd"], -np.mean(densities), rtol=1e-3)
+    S = model.noise_covariance().numpy()
+    assert_allclose(row["noise_correlation"], S[0, 1] / np.sqrt(S[0, 0] * S[1, 1]), atol=1e-3)
+    S = model.predict_y(np.array([[0.25]]), full_output_cov=True)[1].numpy()[0]
+    assert_allclose(row["tilt_25"], S[0, 1] / np.sqrt(S[0, 0] * S[1, 1]), atol=1e-3)
+
+
+def test_variance_of_models_without_noise_correlation(ran):
+    rows = ran("variance")[0].rows
+    truth = one(rows, method="truth")
+    assert truth["tilt_0"] == truth["noise_correlation"] == 0.5 and truth["widening"] == 1.0
+    conv = one(rows, method="conv-mt")
+    assert conv["noise_correlation"] == conv["tilt_25"] == 0.0
+
+
+def test_real_rmse_equals_a_protocol_written_here(ran, data):
+    table_ = np.loadtxt(
+        (data / "edm.arff").read_text().split("@data\n")[1].splitlines(), delimiter=","
+    )
+    rows = np.random.default_rng([SEED, 0]).permutation(30)
+    test, train = rows[:6], rows[6:]
+    X, Y = table_[:, [0, 2, 3]], table_[:, 4:]  # the input that never changes is dropped
+    X = (X - X[train].mean(axis=0)) / X[train].std(axis=0)
+    Y = (Y - Y[train].mean(axis=0)) / Y[train].std(axis=0)
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=0.5 * np.median(pdist(X[train])))
+    model = CoolMTGP((X[train], Y[train]), kernel)
+    model.fit(verbose=0)
+    mean, cov = (a.numpy() for a in model.predict_y(X[test], full_output_cov=True))
+    row = one(ran("real")[0].rows, method="cool-hierarchical")
+    rmse = np.sqrt(np.mean((Y[test] - mean) ** 2, axis=0))
+    assert_allclose(row["rmse"], rmse.mean(), rtol=1e-3)
+    assert_allclose(
+        row["arrmse"], np.mean(rmse / np.sqrt(np.mean(Y[test] ** 2, axis=0))), rtol=1e-3
+    )
+    densities = [
+        multivariate_normal(m, S).logpdf(y) for y, m, S in zip(Y[test], mean, cov, strict=True)
+    ]
+    assert_allclose(row["joint_nlpd"], -np.mean(densities), rtol=1e-3)
+    assert (row["train_rows"], row["inputs"], row["tasks"]) == (24, 3, 2)
+
+
+def test_real_table_has_the_papers_numbers_beside_ours(ran):
+    result, printed = ran("real")
+    assert "0.70 ± 0.06" in printed and "0.72 ± 0.05" in printed
+    row = one(result.rows, method="std-mt")
+    assert f"{row['rmse']:.2f} ± 0.00" in printed
+
+
+def test_permutation_numbers_hang_together(ran):
+    for row in ran("permutation")[0].rows:
+        for score in ("rmse", "nlpd"):
+            low, own, high = (row[f"{score}_{end}"] for end in ("min", "own", "max"))
+            assert low <= own <= high and low <= row[f"{score}_orders"] <= high
+        assert 0 < row["Sigma_distance"] <= row["Sigma_distance_max"] < 1.5
+
+
+def test_covariances_are_mapped_back_to_the_tasks_own_order(rng):
+    from gpflow_cool.studies.permutation import evaluate
+
+    X, Y = rng.normal(size=[20, 2]), rng.normal(size=[20, 3])
+    part = partition.Partition(X, Y, X[:5], Y[:5])
+    order, scale = np.array([2, 0, 1]), np.array([1.0, 2.0, 3.0])
+    model = CoolMTGP((X, Y[:, order]), gpflow.kernels.Linear())
+    found = evaluate(model, part, order, scale)
+    C = model.task_covariance().numpy()
+    for i, t in enumerate(order):
+        for j, u in enumerate(order):
+            assert_allclose(found.C[t, u], C[i, j] * scale[t] * scale[u])
+        assert_allclose(found.mean[:, t], model.predict_f(X[:5])[0].numpy()[:, i])
+    joint = model.predict_log_density((X[:5], Y[:5][:, order]), full_output_cov=True)
+    assert_allclose(found.nlpd, -np.mean(joint) / 3)
+
+
+def test_runtime_rows_and_error(ran):
+    rows = ran("runtime")[0].rows
+    assert {(row["N"], row["method"]) for row in rows} == {
+        (N, m) for N in (15, 30) for m in paper.METHODS + ("cool-hierarchical",)
+    }
+    assert all(row["fit_seconds"] > 0 and 0 < row["mse"] < 3 for row in rows)
+
+
+def test_printed_numbers_of_the_paper():
+    assert str(paper.RMSE["se"]["oes10"]["cool-approximate"]) == "0.57 ± 0.41"
+    assert paper.RMSE["linear"]["atp7d"]["independent"] == (0.70, 0.12)
+    assert paper.RMSE["se"]["scm20d"]["conv-mt"] == (0.52, 0.28)
+    assert len(paper.DATA_SETS) == 10
+
+
+def test_checks_tell_a_claim_that_fails():
+    def rows(rmse):
+        common = {"dataset": "enb", "split": 0, "method": "cool-hierarchical"}
+        return [{**common, "kernel": kernel, "rmse": rmse} for kernel in ("se", "linear")]
+
+    assert [c.holds for c in studies.real.checks(rows(0.14))] == [True, False]
+    assert [c.holds for c in studies.real.checks(rows(0.32))] == [False, True]
+
+
+# Interrupted and resumed ---------------------------------------------------------------------
+
+
+def without_times(path):
+    drop = ("seconds", "fit_seconds", "predict_seconds", "averaging_seconds")
+    return [{k: v for k, v in row.items() if k not in drop} for row in read(path)]
+
+
+def run_edm(out, data, **options):
+    common = {"quick": True, "data": data, "sets": "edm", "kernels": "linear", "splits": 3}
+    chosen = {"methods": "cool-hierarchical,independent", **options}
+    return studies.run("real", out=out, **common, **chosen)
+
+
+def test_interrupted_and_resumed_gives_the_same_file(tmp_path, data, monkeypatch, capsys):
+    whole = run_edm(tmp_path / "whole", data)
+    train, calls = methods.train, []
+
+    def interrupted(model, steps=None):
+        calls.append(model)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(model, steps)
+
+    monkeypatch.setattr(methods, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_edm(tmp_path / "parts", data)
+    path = tmp_path / "parts" / "real_quick.csv"
+    assert len(read(path)) == 2
+    with path.open("a") as file:
+        file.write("edm,linear,cool-h")  # a line that was cut off
+    resumed = run_edm(tmp_path / "parts", data)
+    assert len(calls) == 3 + 4  # two of six were there
+    assert "4 of 6 units to do, 2 are there already" in capsys.readouterr().out
+    assert without_times(resumed.csv) == without_times(whole.csv)
+    run_edm(tmp_path / "parts", data)
+    assert len(calls) == 7
+    run_edm(tmp_path / "parts", data, seed=9)  # other settings: nothing is there yet
+    assert len(calls) == 13
+
+
+def test_pieces_add_up_in_one_table(tmp_path, data):
+    run_edm(tmp_path, data, methods="independent")
+    result = run_edm(tmp_path, data, methods=["cool-hierarchical"])
+    assert {row["method"] for row in result.rows} == {"independent", "cool-hierarchical"}
+
+
+def test_ctrl_c_in_training_ends_the_study(data, tmp_path, monkeypatch):
+    def stopped(model, *args, **kwargs):
+        model.stop_training = True  # what `fit` does at the first Ctrl-C
+
+    monkeypatch.setattr(CoolMTGP, "fit", stopped)
+    options = ["--quick", "--out", str(tmp_path), "--data", str(data), "--sets", "edm"]
+    with redirect_stdout(StringIO()) as printed:
+        assert main(["real", *options]) == 130
+    assert "the same command goes on" in printed.getvalue()
+    assert read(tmp_path / "real_quick.csv") == []
+
+
+def test_a_unit_that_fails_is_told_and_tried_again(tmp_path, data, monkeypatch, capsys):
+    train = methods.train
+
+    def failing(model, steps=None):
+        if isinstance(model, CoolMTGP):
+            raise ValueError("cannot\nbe done")
+        return train(model, steps)
+
+    monkeypatch.setattr(methods, "train", failing)
+    result = run_edm(tmp_path, data, splits=1)
+    assert [row["method"] for row in result.rows] == ["independent"]
+    assert "cool-hierarchical 0 failed: ValueError: cannot" in capsys.readouterr().out
+    with pytest.raises(StudyError, match="Every one of 1 units failed.*cannot"):
+        run_edm(tmp_path, data, splits=1)
+    monkeypatch.setattr(methods, "train", train)
+    assert len(run_edm(tmp_path, data, splits=1).rows) == 2
+
+
+def test_missing_arrays_are_computed_again_without_a_second_row(tmp_path):
+    options = {"quick": True, "out": tmp_path, "draws": 1, "methods": "cool-approximate"}
+    first = studies.run("variance", **options)
+    shutil.rmtree(tmp_path / "arrays")
+    second = studies.run("variance", **options)
+    assert len(read(second.csv)) == 1 and len(second.figures) == len(first.figures) == 3
+
+
+# Refused -------------------------------------------------------------------------------------
+
+
+def damaged(data, tmp_path, name, change):
+    """A copy of the data folder in which one file has been changed."""
+    folder = tmp_path / "mulan"
+    shutil.copytree(data, folder)
+    path = folder / f"{name}.arff"
+    path.write_text(change(path.read_text()))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda text: text.rstrip()[:-30], r"edm.arff, line 3\d: \d values.*leave it out"),
+        (
+            lambda text: text.replace("@data\n", "@data\n?,1,1,1,1,1\n"),
+            "row 1 .*'c0'.*leave it out",
+        ),
+        (lambda text: text.split("@data")[0], "ends before @data.*leave it out"),
+    ],
+)
+def test_damaged_file_is_refused_and_results_are_kept(data, tmp_path, change, message):
+    out = tmp_path / "out"
+    before = run_edm(out, data, splits=1).csv.read_text()
+    folder = damaged(data, tmp_path, "edm", change)
+    with pytest.raises(StudyError, match=message):
+        run_edm(out, folder)
+    assert (out / "real_quick.csv").read_text() == before
+
+
+def test_sets_that_are_not_there_are_named(data, tmp_path, capsys):
+    with pytest.raises(StudyError, match="andro: no such .arff file"):
+        studies.run("real", data=data, out=tmp_path, sets="edm,andro")
+    partition.load_sets(None, data)
+    assert "Left out" in (printed := capsys.readouterr().out)
+    assert "andro" in printed and "scm1d" in printed and "edm" not in printed
+    with pytest.raises(StudyError, match="None of the ten sets"):
+        studies.run("real", data=tmp_path, out=tmp_path)
+
+
+def test_where_data_are_looked_for(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPFLOW_COOL_DATA", raising=False)
+    assert partition.data_folder(None) is None
+    with pytest.raises(StudyError, match="--data FOLDER or the environment variable GPFLOW_COOL"):
+        studies.run("runtime", out=tmp_path)
+    monkeypatch.setenv("GPFLOW_COOL_DATA", str(data))
+    assert partition.data_folder(None) == data
+    with pytest.raises(StudyError, match="nowhere is not a folder"):
+        partition.data_folder("nowhere")
+
+
+def test_large_sets_are_cut_to_their_first_rows(tmp_path):
+    content = write_arff(tmp_path / "enb.arff", 3, 2, num_rows=1001)
+    assert_allclose(partition.load_set("enb", tmp_path).Y, content[:400, 3:], atol=1e-6)
+    assert len(partition.load_set("enb", tmp_path, max_rows=700).X) == 700
+
+
+def test_folder_that_cannot_be_written(tmp_path, data):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="Cannot write to the folder.*file.*--out"):
+        run_edm(tmp_path / "file", data)
+    with redirect_stdout(StringIO()) as printed:
+        assert main(["variance", "--quick", "--out", str(tmp_path / "file" / "x")]) == 2
+    assert "Error: Cannot write to the folder" in printed.getvalue()
+
+
+def test_full_disk_keeps_the_rows_before(tmp_path, data, monkeypatch):
+    train, calls = methods.train, []
+
+    def no_space(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def train_then_fill(model, steps=None):
+        calls.append(model)
+        if len(calls) == 2:
+            monkeypatch.setattr(table.os, "fsync", no_space)
+        return train(model, steps)
+
+    monkeypatch.setattr(methods, "train", train_then_fill)
+    with pytest.raises(StudyError, match="No space left on device. The 1 rows before are kept"):
+        run_edm(tmp_path, data)
+    monkeypatch.undo()
+    assert read(tmp_path / "real_quick.csv")[0]["status"] == "ok"
+
+
+def test_file_of_another_layout_is_not_touched(tmp_path, data):
+    path = tmp_path / "real_quick.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(StudyError, match="its header is not that of this study"):
+        run_edm(tmp_path, data)
+    assert path.read_text() == "a,b\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("reel", {}, "'reel' is no study. Choose one of synthetic"),
+        ("real", {"draws": 3}, "'real' has no option draws: it has .*splits"),
+        ("real", {"methods": "cool"}, "methods='cool' is not known. Choose from cool-hier"),
+        ("real", {"sets": "edm,mnist"}, "sets='mnist' is not known"),
+        ("variance", {"seed": -1}, "seed=-1 must be"),
+        ("runtime", {"sizes": [5, 100]}, "scm20d has 60 rows"),
+    ],
+)
+def test_options_that_do_not_exist(tmp_path, data, name, options, message):
+    with pytest.raises(StudyError, match=message):
+        studies.run(name, out=tmp_path, data=data, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+# The page of results -------------------------------------------------------------------------
+
+
+def test_results_page(ran, tmp_path):
+    folder = tmp_path / "full"
+    folder.mkdir()
+    for name in ("real", "variance"):
+        result = ran(name)[0]
+        for path in (result.csv, *result.figures):
+            shutil.copy(path, folder / path.name.replace("_quick", ""))
+    page = tmp_path / "docs" / "results.md"
+    with redirect_stdout(StringIO()):
+        assert main(["results", "--from", str(folder), "--to", str(page), "--note", "Busy."]) == 0
+    text_ = page.read_text()
+    assert "Busy." in text_ and "Not run yet: `python -m gpflow_cool.studies synthetic`" in text_
+    for name in ("real", "variance"):
+        for lines in ran(name)[0].tables:
+            assert str(lines) in text_
+    row = one(ran("real")[0].rows, method="cool-hierarchical")
+    claim = "edm, SE kernel: HCool-MT's RMSE at most the paper's mean plus one deviation"
+    verdict = "holds" if row["rmse"] <= 0.77 else "FAILS"
+    assert f"* {verdict}: {claim}: {row['rmse']:.3f} against 0.72 ± 0.05" in text_
+    for link in (line for line in text_.splitlines() if line.startswith("![")):
+        assert (page.parent / link.split("(")[1].rstrip(")")).is_file()
+    assert text_.count("![") == 5
+
+
+def test_results_page_without_results(tmp_path):
+    with pytest.raises(StudyError, match="holds none of synthetic.csv"):
+        results.write(tmp_path, tmp_path / "page.md")
+
+
+@pytest.mark.parametrize("ours, word", [(0.60, None), (0.80, "worse by 0.17"), (0.5, "better by")])
+def test_remark_on_a_difference(ours, word):
+    sentence = studies.remarks.difference("se", "slump", "cool-approximate", ours)
+    assert (sentence is None) if word is None else (word in sentence)
+
+
+def test_markdown_table_is_aligned():
+    lines = text.markdown_lines(text.Table("", ("set", "RMSE"), [("edm", "0.1"), ("a", "12.25")]))
+    assert lines == ["| set |  RMSE |", "| --- | ----: |", "| edm |   0.1 |", "| a   | 12.25 |"]
+
+
+def test_estimate_weighs_units(capsys):
+    unit = runner.Unit({"a": 1}, lambda: runner.Outcome({}), 30.0, {})
+    runner.print_estimate([(unit, {})] * 4, 5)
+    assert "4 of 5 units to do, 1 are there already: about 2 minutes" in capsys.readouterr().out

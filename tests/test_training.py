@@ -1,0 +1,212 @@
+"""`fit`: the same optimum from every optimiser, and nothing lost whatever happens on the way."""
+
+import os
+import signal
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.keras import tf_keras
+from numpy.testing import assert_allclose, assert_array_equal
+
+from gpflow_cool import CoolMTGP, training
+
+
+@pytest.fixture(name="data")
+def _data(rng):
+    """Forty rows of three smooth tasks, the last nearly a mixture of the others."""
+    X = rng.uniform(-2, 2, size=[40, 2])
+    F = np.stack([np.sin(X[:, 0]), np.cos(X[:, 1]), X[:, 0] * X[:, 1] / 2], axis=1)
+    shared = rng.normal(size=[40, 1])
+    return X, F + 0.2 * shared + 0.2 * rng.normal(size=[40, 3])
+
+
+def make(data, **options):
+    return CoolMTGP(data, gpflow.kernels.SquaredExponential(), **options)
+
+
+def values(model):
+    return [p.numpy() for p in model.parameters]
+
+
+@pytest.mark.parametrize("learning", ["hierarchical", "approximate"])
+def test_profile_and_scipy_and_gpflows_own_loop_end_at_the_same_optimum(data, learning):
+    models = [make(data, learning=learning) for _ in range(4)]
+    models[0].fit(verbose=0)
+    models[1].fit("scipy", verbose=0)
+    models[2].fit(gpflow.optimizers.Scipy(), verbose=0)
+    own = models[3]
+    gpflow.optimizers.Scipy().minimize(own.training_loss, own.trainable_variables)
+    losses = [float(model.training_loss()) for model in models]
+    assert_allclose(losses, losses[0], atol=1e-3)
+    for model in models[1:]:
+        for one, other in zip(values(models[0]), values(model), strict=True):
+            assert_allclose(one, other, rtol=2e-2)
+
+
+def test_adam_ends_at_the_same_optimum(data):
+    best, model = make(data), make(data)
+    best.fit(verbose=0)
+    model.kernel.lengthscales.assign(best.kernel.lengthscales)
+    model.fit(tf_keras.optimizers.Adam(0.1), steps=400, verbose=0)
+    assert_allclose(model.training_loss(), best.training_loss(), atol=1e-2)
+
+
+def test_history_tells_what_happened(data):
+    model = make(data, task_names=["a", "b", "c"])
+    history = model.fit("scipy", verbose=0)
+    loss = history.history["loss"]
+    terms = [history.history[f"terms/{name}"] for name in "abc"]
+    assert_allclose(-np.sum(terms, axis=0), loss, rtol=1e-12)
+    assert_allclose(min(loss), model.training_loss(), rtol=1e-12)
+    assert np.all(np.diff(history.history["seconds"]) > 0)
+    assert history.history["gradient_norm"][-1] < 0.1 * history.history["gradient_norm"][0]
+    assert history.epoch == list(range(len(loss)))
+    assert history.converged and "CONVERGENCE" in history.message
+    assert history.params["optimizer"] == "scipy"
+
+
+def test_restarts_with_a_seed_repeat_themselves(data):
+    histories = [make(data).fit("profile", restarts=2, seed=7, verbose=0) for _ in range(2)]
+    assert histories[0].history["loss"] == histories[1].history["loss"]
+    assert set(histories[0].history["restart"]) == {0.0, 1.0, 2.0}
+    other = make(data).fit("profile", restarts=2, seed=8, verbose=0)
+    assert other.history["loss"] != histories[0].history["loss"]
+
+
+def test_the_best_restart_wins(data):
+    model = make(data)
+    history = model.fit(restarts=3, seed=0, verbose=0)
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
+    assert len(history.attempts) == 4
+
+
+def failing(monkeypatch, attempts):
+    """Let L-BFGS fail in some attempts as a factorisation does."""
+    original = training.lbfgs
+
+    def lbfgs(vector, run, steps, evaluate):
+        if run.restart in attempts:
+            raise tf.errors.InvalidArgumentError(None, None, "Cholesky was not successful")
+        return original(vector, run, steps, evaluate)
+
+    monkeypatch.setattr(training, "lbfgs", lbfgs)
+
+
+def test_a_failed_attempt_is_reported_and_the_others_count(data, monkeypatch):
+    failing(monkeypatch, {0, 2})
+    model = make(data)
+    history = model.fit(restarts=2, seed=0, verbose=0)
+    assert [text.startswith("failed: Cholesky") for text in history.attempts] == [True, False, True]
+    assert "2 of 3 attempts failed" in history.message
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
+
+
+def test_if_all_attempts_fail_the_error_says_what_was_tried(data, monkeypatch):
+    failing(monkeypatch, {0, 1})
+    model = make(data)
+    with pytest.raises(
+        RuntimeError, match="failed in every one of 2 attempts(.|\n)*attempt 1: fai"
+    ):
+        model.fit(restarts=1, seed=0, verbose=0)
+    assert np.isfinite(model.training_loss())
+
+
+def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):
+    model = make(data)
+    before = float(model.training_loss())
+    with pytest.raises(RuntimeError, match="the loss became nan"):
+        model.fit(tf_keras.optimizers.SGD(1e300), steps=5, verbose=0)
+    assert np.isfinite(model.training_loss()) and model.training_loss() <= before
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+def test_interrupt_stops_after_the_step_and_keeps_the_best(data, optimizer):
+    model = make(data)
+
+    class Interrupt(tf_keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    history = model.fit(optimizer, callbacks=[Interrupt()], verbose=0)
+    assert len(history.epoch) <= 3
+    assert "Ctrl-C" in history.message and not history.converged
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-6)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+def test_frozen_parameters_stay_to_the_last_bit(data, optimizer):
+    model = make(data, sigma2=[0.1, 0.2, 0.3])
+    gpflow.set_trainable(model.sigma2, False)
+    gpflow.set_trainable(model.kernel.lengthscales, False)
+    sigma2, b = model.sigma2.numpy(), model.b.numpy()
+    model.fit(optimizer, steps=5, verbose=0)
+    assert_array_equal(model.sigma2, sigma2)
+    assert_array_equal(model.kernel.lengthscales, 1.0)
+    assert np.all(model.b.numpy() != b)
+
+
+def test_nothing_trainable_is_nothing_to_do(data):
+    model = make(data)
+    gpflow.set_trainable(model, False)
+    before = values(model)
+    history = model.fit(verbose=0)
+    assert "nothing to do" in history.message
+    for one, other in zip(values(model), before, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_a_bad_lengthscale_to_start_from_does_no_harm(data):
+    good, bad = make(data), make(data)
+    bad.kernel.lengthscales.assign(1e-3)
+    good.fit(verbose=0)
+    bad.fit(verbose=0)
+    assert_allclose(bad.training_loss(), good.training_loss(), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"optimizer": "newton"}, "optimizer='newton' is not known"),
+        ({"optimizer": 3}, "optimizer=3 is not known"),
+        ({"steps": 0}, "steps=0 must be a whole number"),
+        ({"steps": -3}, "steps=-3 must be a whole number"),
+        ({"restarts": -1}, "restarts=-1 must be a whole number"),
+        ({"callbacks": [print]}, r"callbacks\[0\] is .* no Keras callback object"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_bad_input_is_refused_at_once(data, options, text):
+    model = make(data)
+    before = values(model)
+    with pytest.raises(ValueError, match=text):
+        model.fit(verbose=0, **options)
+    for one, other in zip(values(model), before, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_the_number_of_steps_is_kept(data):
+    assert len(make(data).fit("adam", steps=4, verbose=0).epoch) <= 5
+    history = make(data).fit("scipy", steps=3, verbose=0)
+    assert len(history.epoch) == 3 and not history.converged
+
+
+def test_mean_function_and_lengthscales_of_each_input_train(data):
+    X, Y = data
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
+    model = CoolMTGP((X, Y + 3.0), kernel, gpflow.mean_functions.Constant(np.zeros(3)))
+    model.fit(verbose=0)
+    assert np.all(np.abs(model.mean_function.c.numpy() - 3.0) < 1.5)
+    first, second = model.kernel.lengthscales.numpy()
+    assert first != second
+    other = CoolMTGP(
+        (X, Y + 3.0),
+        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
+        gpflow.mean_functions.Constant(np.zeros(3)),
+    )
+    other.fit("scipy", verbose=0)
+    assert_allclose(model.training_loss(), other.training_loss(), atol=2e-2)
