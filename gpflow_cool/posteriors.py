@@ -56,11 +56,12 @@ class JointPosterior(AbstractPosterior):
         X, Y = data
         super().__init__(kernel, X, mean_function=mean_function)
         self.num_tasks = int(Y.shape[1])
+        self.num_inputs = int(X.shape[1])
         self.joint_solution = joint_solution
         self.update_cache(cache_type(precompute_cache))
 
     def _inputs(self, Xnew: Any) -> tf.Tensor:
-        return checks.inputs(Xnew, int(self.X_data.shape[1]))
+        return checks.inputs(Xnew, self.num_inputs)
 
     def predict_f(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False

@@ -109,7 +109,7 @@ def facts_section(regressor: Any) -> str:
         (str(len(regressor.target_names_)), "targets"),
         (kernel, "kernel"),
         (model.learning, "learning"),
-        (f"{float(model.log_marginal_likelihood()):.1f}", "log evidence, standardised data"),
+        (number(float(model.log_marginal_likelihood())), "log evidence, standardised data"),
     ]
     cells = [
         f'<div class="fact"><b>{html.escape(value)}</b><span>{label}</span></div>'
@@ -155,9 +155,9 @@ def correlation_section(regressor: Any) -> str:
         figures.append(embed(figure, f"Correlations of the {kind.lower()} between targets"))
     return section(
         "Correlations between the targets",
-        "Left, how the functions behind the targets vary together over the inputs."
-        f" {html.escape(strongest(regressor.task_correlation_, names))} Right, how the deviations"
-        " from these functions go together in a row."
+        "<b>Tasks:</b> how the functions behind the targets vary together over the inputs."
+        f" {html.escape(strongest(regressor.task_correlation_, names))} <b>Noise:</b> how the"
+        " deviations from these functions go together in a row."
         f" {html.escape(strongest(regressor.noise_correlation_, names))}",
         f'<div class="figures wide">{"".join(figures)}</div>',
     )
@@ -173,8 +173,8 @@ def calibration_section(regressor: Any) -> str:
     figures = [embed(figure, "Calibration of the predictive intervals")]
     for t, name in enumerate(names[:MAX_TARGETS_DRAWN]):
         figure = new_figure((4.0, 4.2))
-        columns = (part[:, t] for part in (rows.Y, rows.mean, rows.std))
-        plot_predicted(*columns, figure.subplots(), str(name), color=f"C{t % 10}")
+        y, mean, std = rows.Y[:, t], rows.mean[:, t], rows.std[:, t]
+        plot_predicted(y, mean, std, figure.subplots(), str(name), color=f"C{t % 10}")
         figures.append(embed(figure, f"Predicted against observed {name}"))
     more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."
     return section(

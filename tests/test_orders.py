@@ -1,4 +1,4 @@
-"""Averaging over orders of the tasks, against models that were given their tasks in those orders."""
+"""Averaging over orders of the tasks, against models that got their tasks in those orders."""
 
 import gpflow
 import numpy as np

@@ -22,6 +22,7 @@ from ..kronecker import JointSolution, LeaveOneOut, leave_one_out, log_evidence
 from ..likelihoods import CorrelatedGaussian
 from ..linalg import correlation_from_covariance
 from ..posteriors import JointPosterior
+from ..saving import save
 from ..training import History, Profile, fit
 
 
@@ -285,6 +286,14 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         Xnew, Ynew = checks.known_data(Xnew, Ynew, self._num_inputs, self.num_tasks)
         mean, cov = self._uncached().predict_given(Xnew, Ynew, noise=noise)
         return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """
+        Write the model to a new folder, as JSON and NumPy arrays; `gpflow_cool.load` reads it back.
+
+        :param force: Whether a model that is there already is replaced.
+        """
+        save(self, folder, force=force)
 
     @classmethod
     def from_coregion(cls, model: Any, **options: Any) -> Self:
