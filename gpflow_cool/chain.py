@@ -353,11 +353,17 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
 
 def choose_engine(num_tasks: int) -> str:
     """
-    The engine that "auto" stands for, from measurements (see docs/engines in CONTRIBUTING.md).
+    The engine that "auto" stands for: Cholesky on a GPU and for up to two tasks, else spectral.
 
-    On a GPU, Cholesky: its eigendecompositions are slow. On a CPU, one eigendecomposition costs
-    about as much as two or three Cholesky factorisations with their inverses.
+    On a GPU eigendecompositions are slow. On a CPU, loss and gradient at N=800 in seconds of one
+    run of `benchmarks/core.py` on two cores, hierarchical / approximate; the ratio hardly depends
+    on N, because both sides cost O(N^3):
+
+    ========  ===========  ===========  ===========  ===========  ===========
+    engine    T=1          T=2          T=3          T=4          T=16
+    ========  ===========  ===========  ===========  ===========  ===========
+    spectral  .106 / .113  .083 / .106  .110 / .136  .101 / .127  .116 / .152
+    cholesky  .054 / .052  .065 / .068  .102 / .120  .126 / .137  .474 / .414
+    ========  ===========  ===========  ===========  ===========  ===========
     """
-    if has_gpu():
-        return "cholesky"
-    return "cholesky" if num_tasks <= 2 else "spectral"
+    return "cholesky" if has_gpu() or num_tasks <= 2 else "spectral"

@@ -85,7 +85,7 @@ def cross_validate(
     folds: int = 5,
     learning: str = "hierarchical",
     seed: int = 0,
-    progress: Callable[[str], None] = lambda name: None,
+    progress: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Scores]:
     """
     Scores of every method, by its name.
@@ -193,3 +193,35 @@ def table(scores: dict[str, Scores], names: Sequence[str]) -> list[str]:
         row = "  ".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
         lines.append(f"{name:{width}}  {row}")
     return lines
+
+
+def summary(
+    scores: dict[str, Scores], targets: Sequence[str], num_rows: int, folds: int
+) -> tuple[dict[str, Any], list[str]]:
+    """What a comparison has found, as JSON and as text."""
+    against = {name: difference(scores, name) for name in scores}
+    del against[COOL]
+    result = {
+        "rows": num_rows,
+        "folds": folds,
+        "scores": {
+            name: {
+                "rmse": dict(zip(targets, map(float, score.rmse), strict=True)),
+                "arrmse": score.arrmse,
+                "joint_nlpd": score.joint_nlpd,
+                "seconds": score.seconds,
+            }
+            for name, score in scores.items()
+        },
+        "gain_in_joint_nlpd": {
+            name: {"mean": d.mean, "standard_error": d.standard_error, "verdict": d.verdict}
+            for name, d in against.items()
+        },
+    }
+    lines = [f"{num_rows} rows, {folds} folds", "", *table(scores, targets), ""]
+    lines += [
+        f"Cool-MTGP against {name}: {d.verdict}, joint NLPD {d.mean:+.3f} lower a row"
+        f" (standard error {d.standard_error:.3f})"
+        for name, d in against.items()
+    ]
+    return result, lines

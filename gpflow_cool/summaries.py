@@ -1,6 +1,7 @@
 """What a fitted estimator has learned, as numbers that people read: in their own units."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,39 @@ def score_lines(scores: Mapping[str, Any]) -> list[str]:
         )
     lines.append(f"{'all':{width}}  {'':10}  {'':13}  {'':14}  {scores['joint_nlpd']:10.3f}")
     return lines
+
+
+def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
+    """What a fit has found, as JSON."""
+    model = regressor.model_
+    return {
+        "model": str(out),
+        "rows": int(model.data[0].shape[0]),
+        "inputs": list(regressor.feature_names_in_),
+        "targets": list(regressor.target_names_),
+        "converged": bool(regressor.history_.converged),
+        "message": regressor.history_.message,
+        "steps": len(regressor.history_.epoch),
+        "seconds": seconds,
+        "log_evidence": float(model.log_marginal_likelihood()),
+        "leave_one_out": leave_one_out_scores(regressor),
+        "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
+        "noise_correlation": np.asarray(regressor.noise_correlation_).tolist(),
+    }
+
+
+def fit_lines(result: dict[str, Any]) -> list[str]:
+    """What a fit has found, as text."""
+    ended = "" if result["converged"] else f", not converged ({result['message']})"
+    return [
+        f"{result['rows']} rows, {len(result['inputs'])} inputs, {len(result['targets'])} targets:"
+        f" {result['steps']} steps in {result['seconds']:.1f} s{ended}",
+        "",
+        "Every row predicted from all the others:",
+        *score_lines(result["leave_one_out"]),
+        "",
+        f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
+    ]
 
 
 def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:

@@ -176,6 +176,25 @@ def test_demo_runs(tmp_path):
     assert sorted(os.listdir(tmp_path / "demo")) == ["confidence_bands.png", "level_curves.png"]
 
 
+def test_study_passes_its_options_on(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "gpflow_cool.studies.run", lambda name, **given: calls.append((name, given))
+    )
+    out = tmp_path / "s"
+    result = run("study", "real", "--quick", "--out", out, "--sets", "andro,edm", "--splits", 2)
+    assert result.exit_code == 0, result.output
+    expected = {"quick": True, "out": out, "seed": 0, "sets": "andro,edm", "splits": 2}
+    assert calls == [("real", expected)]
+
+
+def test_study_tells_of_mistakes(tmp_path):
+    assert "'fake' is not one of 'synthetic'" in mistake("study", "fake")
+    arguments = ["study", "variance", "--out", tmp_path / "s", "--sets", "andro"]
+    assert "The study 'variance' has no option sets" in mistake(*arguments)
+    assert os.listdir(tmp_path) == []
+
+
 def test_other_tables_serve_as_well(place, frame, tmp_path):
     frame.rename(columns={TARGETS[1]: "cold"}).to_parquet(tmp_path / "data.parquet")
     head = "\n".join(f"@attribute {name} numeric" for name in ["x", "y", "heat", "cold"])
@@ -278,7 +297,7 @@ def test_folds(place):
 
 
 def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.console.MAX_ROWS", 10)
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--kernel", "linear"]
     arguments += ["--out", tmp_path / "m"]
     assert "20 rows will take about 0 seconds and 0.0 GB of memory" in mistake(*arguments)
@@ -294,7 +313,7 @@ def test_help_needs_no_tensorflow_and_less_than_a_second():
     result = installed("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert result.returncode == 0 and result.stderr == ""
-    for name in ("fit", "predict", "evaluate", "report", "demo", "completion"):
+    for name in ("fit", "predict", "evaluate", "report", "demo", "study", "completion"):
         assert name in result.stdout
     # Of the processor's time: the clock's depends on what else the machine does.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

@@ -20,7 +20,7 @@ LAYERS = [
     ["models"],
     ["restoring", "evaluation", "summaries"],
     ["estimator"],
-    ["persistence", "report", "studies"],
+    ["persistence", "report", "studies", "console"],
     ["demo", "cli"],
 ]
 
