@@ -61,7 +61,7 @@ format: $(VENV)/.installed-test
 
 tutorials: $(VENV)/.installed-docs
 	@cd tutorials && for script in *.py; do echo "== $$script"; \
-	  ../$(BIN)/python -m jupytext --quiet --to ipynb --execute $$script || exit 1; done
+	  $(abspath $(BIN))/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute $$script || exit 1; done
 
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \

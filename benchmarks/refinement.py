@@ -1,8 +1,8 @@
 """
 Does it help to refine CoolMTGP by the exact evidence? `python benchmarks/refinement.py [--quick]`.
 
-Cool-MTGP learns 2 T numbers for its tasks, the exact model T (T + 1). On real sets (the Mulan files,
-if `--data` has them) and on the paper's synthetic data this prints what happens to the exact
+Cool-MTGP learns 2 T numbers for its tasks, the exact model T (T + 1). On real sets (the Mulan
+files, if `--data` has them) and on the paper's synthetic data this prints what happens to the exact
 evidence, which refinement raises, and to held-out rows, which it need not help. The figures in
 docs/exact.md are from here.
 """
@@ -107,9 +107,8 @@ def study_real(name: str, folder: Path, num_splits: int) -> None:
             scores.setdefault(label, []).append([*score(model, split), seconds])
     (N, D), T = split.X.shape, split.Y.shape[1]
     print(f"\n{name}: {N} rows, {D} inputs, {T} tasks, {num_splits} splits", flush=True)
-    print(
-        "| model | evidence | NLPD a task | (minus Cool's) | RMSE | seconds |\n|---|---|---|---|---|---|"
-    )
+    print("| model | evidence | NLPD a task | (minus Cool's) | RMSE | seconds |")
+    print("|---|---|---|---|---|---|")
     base = np.array(scores["Cool"])
     for label, values in scores.items():
         mean = np.mean(values, axis=0)

@@ -85,12 +85,12 @@ class ProfiledChain:
             Y = model.centred_targets()
             lam, U = eigh(tf.stop_gradient(K))
             self.num_decompositions += 1
-            self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
+            b, sigma2 = self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
             terms = conditional_log_likelihoods(
                 K,
                 Y,
-                model.b,
-                model.sigma2,
+                b,
+                sigma2,
                 learning=model.learning,
                 engine="spectral",
                 decomposition=(lam, U),
@@ -99,11 +99,18 @@ class ProfiledChain:
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
         return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
 
-    def solve_inner(self, spectrum: Spectrum, Y: AnyNDArray) -> None:
-        """Set b and sigma2 to their best values for this spectrum of the targets Y."""
-        if not (self.solves_b or self.solves_sigma2):
-            return
+    def solve_inner(
+        self, spectrum: Spectrum, Y: AnyNDArray
+    ) -> tuple[Parameter | tf.Tensor, Parameter | tf.Tensor]:
+        """
+        Set b and sigma2 to their best values for this spectrum of the targets Y.
+
+        :return: b and sigma2; what was solved for as a constant, because reading a parameter takes
+            milliseconds and the gradient with respect to it is zero.
+        """
         model = self.model
+        if not (self.solves_b or self.solves_sigma2):
+            return model.b, model.sigma2
         warm = np.stack([model.b.numpy(), model.sigma2.numpy()], axis=1).astype(np.float64)
         starts, box = inner_problem(spectrum, Y, self.floor)
         for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
@@ -115,10 +122,14 @@ class ProfiledChain:
             box,
             model.learning,
         )
+        b, sigma2 = model.b, model.sigma2
         if self.solves_b:
-            model.b.assign(solution.b)
+            b = tf.constant(solution.b, model.b.dtype)
+            model.b.assign(b)
         if self.solves_sigma2:
-            model.sigma2.assign(solution.sigma2)
+            sigma2 = tf.constant(solution.sigma2, model.sigma2.dtype)
+            model.sigma2.assign(sigma2)
+        return b, sigma2
 
 
 def is_free(parameter: Parameter) -> bool:

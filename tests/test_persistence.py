@@ -1,6 +1,7 @@
 """Saved and loaded: the same predictions to the last bit, and nothing but clear errors."""
 
 import hashlib
+import inspect
 import json
 import os
 import pickle
@@ -105,11 +106,29 @@ def test_options_and_flags_come_back(data, tmp_path):
     gpflow.set_trainable(model.kernel.variance, True)
     gpflow.set_trainable(model.sigma2, False)
     model.task_column = 1
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert (again.learning, again.engine, again.task_column) == ("approximate", "cholesky", 1)
     assert again.kernel.variance.trainable and not again.sigma2.trainable
     assert again.fit(verbose=0, steps=2).history["loss"][-1] <= float(model.training_loss()) + 1e-9
+
+
+@pytest.mark.parametrize(
+    "model, options",
+    [
+        (CoolMTGP, {"learning", "b", "sigma2", "engine", "task_names"}),
+        (
+            KroneckerMTGP,
+            {"rank", "noise_rank", "task_covariance", "noise_covariance", "task_names"},
+        ),
+        (IndependentGPs, {"task_names"}),
+        (ConvMT, {"num_inducing", "seed", "task_names"}),
+    ],
+)
+def test_no_option_is_forgotten(model, options):
+    """Whoever adds an option to a model: save it in saving.py, and restore it in restoring.py."""
+    parameters = inspect.signature(model).parameters.values()
+    assert {p.name for p in parameters if p.kind == p.KEYWORD_ONLY} == options
 
 
 def test_a_new_process_predicts_the_same(data, rng, tmp_path):

@@ -251,25 +251,22 @@ def test_optimum_with_priors_is_that_of_plain_lbfgs(rng, kind, learning):
 
 @pytest.mark.parametrize("name", ["b", "sigma2"])
 def test_a_parameter_with_an_upper_bound_is_trained_outside(rng, name):
-    X, Y = smooth_data(rng)
+    X, Y = smooth_data(rng, N=12, T=2)
     models = [CoolMTGP((X, Y), SE(lengthscales=0.8)) for _ in range(2)]
     for model in models:
-        limits = {"b": (0.05, 0.4), "sigma2": (0.15, 2.0)}[name]
-        transform = tfp.bijectors.Sigmoid(*map(np.float64, limits))
-        setattr(model, name, Parameter(np.full(3, 0.3), transform=transform))
+        transform = tfp.bijectors.Sigmoid(np.float64(0.01), np.float64(8.0))
+        setattr(model, name, Parameter([0.3, 0.4], transform=transform))
     profile = models[0].profile()
     assert any(p is getattr(models[0], name) for p in profile.parameters)
     models[0].fit(verbose=0)
-    assert np.all(getattr(models[0], name).numpy() <= limits[1])
-    assert np.all(getattr(models[0], name).numpy() >= limits[0])
-    assert_allclose(models[0].training_loss(), minimise_plainly(models[1]), atol=1e-2)
+    assert np.all(getattr(models[0], name).numpy() < 8.0)
+    assert_allclose(models[0].training_loss(), minimise_plainly(models[1]), atol=1e-3)
 
 
 def test_b_above_a_bound_of_its_own(rng):
-    X, Y = smooth_data(rng)
-    model = CoolMTGP((X, Y), SE(lengthscales=0.8))
-    model.b = Parameter(np.full(3, 2.5), transform=gpflow.utilities.positive(lower=2.0))
-    model.fit(verbose=0)
+    model = CoolMTGP(smooth_data(rng, N=12, T=2), SE(lengthscales=0.8))
+    model.b = Parameter([2.5, 3.0], transform=gpflow.utilities.positive(lower=2.0))
+    model.fit(verbose=0, steps=20)
     assert np.all(model.b.numpy() >= 2.0) and np.min(model.b.numpy()) < 2.1
 
 
@@ -383,7 +380,7 @@ def test_a_task_with_hardly_any_noise_beside_all_noise(rng, learning):
     K = ref.squared_exponential(x, x, 1.0, 3.0)
     lam, U = np.linalg.eigh(K)
     spectrum = inner.inner_spectrum(np.maximum(lam, 0.0), U.T @ Y, np.zeros((2, 2)), 30)
-    grid = np.array([[b, s] for b in np.logspace(-8, 6, 15) for s in np.logspace(-3.9, 0, 8)])
+    grid = np.array([[b, s] for b in np.logspace(-8, 6, 8) for s in np.logspace(-3.9, 0, 5)])
     box = inner.Box(np.log([[1e-10, 1e-4]] * 2), np.log([[1e10, 1e10]] * 2))
     best = inner.solve(spectrum, np.tile(grid[:, None], (1, 2, 1)), box, learning)
     assert_allclose(loss, -np.sum(best.terms), atol=0.05)  # the floor is 1e-4 of the variance
@@ -394,7 +391,7 @@ def test_targets_of_noise(rng, learning):
     """Nothing to find: the model says so, and the loss is that of independent noise or better."""
     X, Y = rng.uniform(size=(40, 1)), rng.normal(size=(40, 3))
     model = CoolMTGP((X, Y), SE(), learning=learning)
-    history = model.fit(verbose=0)
+    history = model.fit(verbose=0, steps=5)
     assert all(np.all(np.isfinite(value)) for value in values(model).values())
     white = ref.conditional_log_likelihoods(
         np.zeros((40, 40)), Y, np.ones(3), np.var(Y, axis=0), learning

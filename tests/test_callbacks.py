@@ -1,0 +1,418 @@
+"""Real callbacks of Keras 3 and tf_keras, our checkpoint, and the bar in a terminal and a pipe."""
+
+import csv
+import os
+import pty
+import sys
+import types
+
+import gpflow
+import keras
+import numpy as np
+import pytest
+import tf_keras
+from gpflow.utilities import parameter_dict
+from numpy.testing import assert_allclose, assert_array_equal
+
+from gpflow_cool import CoolMTGP
+from gpflow_cool.callbacks import (
+    Callback,
+    Checkpoint,
+    KerasView,
+    check_callbacks,
+    in_notebook,
+    load_checkpoint,
+)
+
+LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+
+OPTIMIZERS = {
+    "profile": lambda: "profile",
+    "scipy": lambda: "scipy",
+    "adam": lambda: "adam",
+    "gpflow Scipy": gpflow.optimizers.Scipy,
+    "Keras 3": lambda: keras.optimizers.Adam(0.1),
+    "tf_keras": lambda: tf_keras.optimizers.SGD(1e-3),
+}
+
+
+def make(rng, T=2, mean=False):
+    X = rng.uniform(0.0, 5.0, size=(12, 1))
+    Y = np.sin(X * [1.0, 1.4, 0.7][:T] + [0.0, 1.0, 2.0][:T]) + 0.2 * rng.normal(size=(12, T))
+    mean_function = gpflow.mean_functions.Constant(np.zeros(T)) if mean else None
+    return CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3), mean_function)
+
+
+def values(model):
+    return {name: p.numpy() for name, p in parameter_dict(model).items()}
+
+
+class Record(Callback):
+    """What the model's weights and logs were after every step."""
+
+    def on_train_begin(self, logs):
+        self.weights, self.logs = [], []
+
+    def on_epoch_end(self, epoch, logs):
+        self.weights.append(np.concatenate([np.ravel(w) for w in self.model.get_weights()]))
+        self.logs.append(dict(logs))
+
+
+# Keras's own callbacks, unmodified ----------------------------------------------------------------
+
+
+@LIBRARIES
+def test_early_stopping_restores_the_best(rng, library):
+    model = make(rng)
+    stopping = library.callbacks.EarlyStopping(
+        monitor="loss", patience=3, restore_best_weights=True
+    )
+    # So large a rate overshoots soon.
+    history = model.fit(tf_keras.optimizers.Adam(1.5), steps=60, callbacks=[stopping], verbose=0)
+    loss = history.history["loss"]
+    assert 4 <= len(loss) < 60
+    assert stopping.stopped_epoch == len(loss) - 1
+    assert np.argmin(loss) == len(loss) - 1 - 3
+    assert history.message == f"stopped by a callback at step {len(loss) - 1}"
+    assert not history.converged
+    assert_allclose(model.training_loss(), min(loss), rtol=1e-12)
+    assert loss[-1] > min(loss)
+
+
+@LIBRARIES
+def test_early_stopping_ends_lbfgs(rng, library):
+    model = make(rng)
+    stopping = library.callbacks.EarlyStopping(
+        monitor="loss", min_delta=1e6, patience=2, restore_best_weights=True
+    )
+    history = model.fit("scipy", callbacks=[stopping], verbose=0)
+    assert len(history.epoch) == 3
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
+
+
+@LIBRARIES
+def test_terminate_on_nan(rng, library, capsys):
+    model = make(rng, mean=True)
+    poison = library.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: (
+            model.mean_function.c.assign([np.nan, 0.0]) if epoch == 2 else None
+        )
+    )
+    history = model.fit(
+        "adam", steps=20, callbacks=[library.callbacks.TerminateOnNaN(), poison], verbose=0
+    )
+    assert len(history.epoch) == 4 and np.isnan(history.history["loss"][3])
+    assert "Invalid loss, terminating" in capsys.readouterr().out
+    assert history.message == "stopped by a callback at step 3"
+    assert_allclose(model.training_loss(), np.min(history.history["loss"][:3]), rtol=1e-12)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("optimizer", ["profile", "adam"])
+def test_csv_logger_writes_the_history(rng, library, optimizer, tmp_path):
+    path = tmp_path / "log.csv"
+    logger = library.callbacks.CSVLogger(str(path))
+    history = make(rng).fit(optimizer, steps=3, callbacks=[logger], verbose=0)
+    with open(path) as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == history.epoch
+    assert set(rows[0]) == {"epoch", *history.history}
+    for name, column in history.history.items():
+        assert [float(row[name]) for row in rows] == column
+
+
+@LIBRARIES
+def test_lambda_callback_sees_every_hook(rng, library):
+    calls = []
+    hooks = ["train_begin", "epoch_begin", "train_batch_begin", "train_batch_end", "epoch_end"]
+    callback = library.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: calls.append(("epoch_begin", epoch)),
+        on_epoch_end=lambda epoch, logs: calls.append(("epoch_end", epoch, logs["loss"])),
+        on_train_begin=lambda logs: calls.append(("train_begin",)),
+        on_train_end=lambda logs: calls.append(("train_end", logs["loss"])),
+    )
+    callback.on_train_batch_begin = lambda batch, logs: calls.append(("train_batch_begin", batch))
+    callback.on_train_batch_end = lambda batch, logs: calls.append(("train_batch_end", batch))
+    history = make(rng).fit("profile", steps=2, callbacks=[callback], verbose=0)
+    loss = history.history["loss"]
+    assert len(loss) == 2
+    expected = [("train_begin",)]
+    for n in range(2):
+        expected += [("epoch_begin", n), ("train_batch_begin", 0), ("train_batch_end", 0)]
+        expected += [("epoch_end", n, loss[n])]
+    assert calls == [*expected, ("train_end", loss[-1])]
+    assert {name for name, *_ in calls} == {*hooks, "train_end"}
+
+
+@LIBRARIES
+def test_reduce_lr_on_plateau_lowers_the_rate(rng, library):
+    """From the third step on the rate is a millionth of it: so are Adam's steps."""
+    model, record = make(rng), Record()
+    adam = library.optimizers.Adam(0.01)
+    plateau = library.callbacks.ReduceLROnPlateau(
+        monitor="loss", factor=1e-6, patience=2, min_delta=1e9, min_lr=1e-8
+    )
+    history = model.fit(adam, steps=6, callbacks=[record, plateau], verbose=0)
+    rate = float(np.asarray(adam.learning_rate))
+    assert_allclose(rate, 1e-8, rtol=1e-5)
+    key = "learning_rate" if library is keras else "lr"
+    assert_allclose(history.history[key][:3], 0.01, rtol=1e-6)  # as Keras's own history has it
+    assert_allclose(history.history[key][3:], 1e-8, rtol=1e-5)
+    moved = np.max(np.abs(np.diff(record.weights, axis=0)), axis=1)
+    assert np.all(moved[:2] > 0.005)
+    assert np.all(moved[2:] < 2e-8) and np.all(moved[2:] > 0.0)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_model_checkpoint_is_refused_at_once(rng, library, weights_only, tmp_path):
+    model = make(rng)
+    before = values(model)
+    checkpoint = library.callbacks.ModelCheckpoint(
+        str(tmp_path / "best.weights.h5"), save_weights_only=weights_only
+    )
+    with pytest.raises(ValueError, match=r"callbacks\[1\]: .*gpflow_cool.callbacks.Checkpoint"):
+        model.fit(callbacks=[Callback(), checkpoint], verbose=0)
+    for name, value in values(model).items():
+        assert_array_equal(value, before[name])
+    assert os.listdir(tmp_path) == []
+    view = KerasView(model)
+    for save in (view.save, view.save_weights):  # what a callback of a user's own may call
+        with pytest.raises(ValueError, match="use gpflow_cool.callbacks.Checkpoint"):
+            save("model.keras", overwrite=True)
+
+
+# What callbacks see -------------------------------------------------------------------------------
+
+
+def test_the_view_reads_and_writes_weights(rng):
+    model = make(rng)
+    view = KerasView(model)
+    weights = view.get_weights()
+    for weight, variable in zip(weights, model.trainable_variables, strict=True):
+        assert_array_equal(weight, variable)
+    view.set_weights([weight + 1.0 for weight in weights])
+    for weight, variable in zip(weights, model.trainable_variables, strict=True):
+        assert_array_equal(weight + 1.0, variable)
+    view.stop_training = True
+    assert model.stop_training is True and view.stop_training is True
+    assert view.task_names == model.task_names
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        view.no_such_thing  # noqa: B018
+
+
+def test_params_are_those_of_the_history(rng):
+    callback = Callback()
+    history = make(rng).fit("profile", steps=2, restarts=1, seed=3, callbacks=callback, verbose=0)
+    assert callback.params == history.params
+    assert history.params == {
+        "optimizer": "profile",
+        "steps": 2,
+        "epochs": 4,
+        "restarts": 1,
+        "seed": 3,
+        "verbose": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "bad", [print, Callback, keras.callbacks.EarlyStopping, None, "EarlyStopping", object()]
+)
+def test_what_is_no_callback_is_refused(bad):
+    with pytest.raises(ValueError, match=r"callbacks\[1\] is .*no Keras callback object: pass an"):
+        check_callbacks([Callback(), bad])
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_end", "on_train_end"])
+def test_an_error_in_a_callback_leaves_the_best_parameters(rng, hook):
+    model = make(rng)
+
+    def fail(*_):
+        raise KeyError("my own mistake")
+
+    callback, record = Callback(), Record()
+    setattr(callback, hook, fail)
+    before = float(model.training_loss())
+    with pytest.raises(KeyError, match="my own mistake"):
+        model.fit("scipy", steps=3, callbacks=[record, callback], verbose=0)
+    losses = [before, *(logs["loss"] for logs in record.logs)]
+    assert float(model.training_loss()) <= min(losses) + 1e-9
+
+
+# Stopping -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@LIBRARIES
+def test_stop_training_is_honoured(rng, kind, library):
+    model = make(rng)
+    if library is keras:  # a callback through its own model, and the user through theirs
+
+        class Stop(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                self.model.stop_training = epoch == 1
+
+        stop = Stop()
+    else:
+        stop = tf_keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", epoch == 1)
+        )
+    history = model.fit(OPTIMIZERS[kind](), callbacks=[stop], restarts=2, seed=0, verbose=0)
+    assert history.epoch == [0, 1]
+    assert history.attempts == ["stopped by a callback at step 1"] == [history.message]
+    assert not history.converged
+    assert model.training_loss() <= min(history.history["loss"]) + 1e-9
+
+
+def test_a_second_fit_starts_afresh(rng):
+    model = make(rng)
+    stop = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True)
+    )
+    assert len(model.fit("scipy", callbacks=[stop], verbose=0).epoch) == 1
+    history = model.fit("scipy", verbose=0)
+    assert history.converged and len(history.epoch) > 1
+
+
+# Checkpoint ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "adam"])
+def test_checkpoint_round_trip(rng, optimizer, tmp_path):
+    path = tmp_path / "best.npz"
+    model, other = make(rng), make(rng)
+    history = model.fit(optimizer, steps=3, callbacks=[Checkpoint(path)], verbose=0)
+    load_checkpoint(other, path)
+    for name, value in values(model).items():
+        # A value read from a parameter and assigned again goes through its transform's inverse.
+        assert_allclose(values(other)[name], value, rtol=1e-12)
+    other.data = model.data
+    assert_allclose(other.training_loss(), min(history.history["loss"]), rtol=1e-10)
+    assert os.listdir(tmp_path) == ["best.npz"]
+
+
+def test_checkpoint_keeps_the_best_not_the_last(rng, tmp_path):
+    path = tmp_path / "best.npz"
+    model, record = make(rng), Record()
+    model.fit(
+        tf_keras.optimizers.Adam(3.0), steps=8, callbacks=[Checkpoint(path), record], verbose=0
+    )
+    losses = [logs["loss"] for logs in record.logs]
+    assert losses[-1] > min(losses)
+    load_checkpoint(model, path)
+    assert_allclose(model.training_loss(), min(losses), rtol=1e-10)
+
+
+def test_checkpoint_never_overwrites(rng, tmp_path):
+    path = tmp_path / "mine.npz"
+    early = Checkpoint(path)
+    path.write_bytes(b"precious")
+    with pytest.raises(ValueError, match="mine.npz exists already: choose another name, or over"):
+        Checkpoint(path)
+    with pytest.raises(ValueError, match="mine.npz exists already"):  # written since
+        make(rng).fit("profile", callbacks=[early], verbose=0)
+    assert path.read_bytes() == b"precious"
+    make(rng).fit("profile", steps=1, callbacks=[Checkpoint(path, overwrite=True)], verbose=0)
+    assert path.read_bytes() != b"precious"
+
+
+def test_checkpoint_of_a_second_fit_overwrites_only_by_better(rng, tmp_path):
+    path = tmp_path / "best.npz"
+    checkpoint, model = Checkpoint(path), make(rng)
+    model.fit("profile", callbacks=[checkpoint], verbose=0)
+    content = path.read_bytes()
+    model.kernel.lengthscales.assign(50.0)
+    model.fit("scipy", steps=1, callbacks=[checkpoint], verbose=0)
+    assert path.read_bytes() == content
+
+
+def test_checkpoint_needs_a_folder(tmp_path):
+    with pytest.raises(ValueError, match="nowhere is no folder: create it first"):
+        Checkpoint(tmp_path / "nowhere" / "best.npz")
+
+
+def test_checkpoint_of_another_model_is_refused(rng, tmp_path):
+    path = tmp_path / "best.npz"
+    make(rng).fit("profile", steps=1, callbacks=[Checkpoint(path)], verbose=0)
+    for other, text in [
+        (make(rng, mean=True), r"holds \[.*\], but the model has \[.*mean_function.c.*same kernel"),
+        (make(rng, T=3), r"holds .b of shape \(2,\), but the model's has shape \(3,\)"),
+    ]:
+        before = values(other)
+        with pytest.raises(ValueError, match=text):
+            load_checkpoint(other, path)
+        for name, value in values(other).items():
+            assert_array_equal(value, before[name])
+
+
+# The progress bar ---------------------------------------------------------------------------------
+
+
+def in_a_terminal(monkeypatch, run):
+    """What a run writes to standard error if that is a terminal (a real one, of the system)."""
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        run()
+        terminal.write("\nend of output")
+        terminal.flush()
+        text = b""
+        while b"end of output" not in text:
+            text += os.read(reader, 65536)
+    os.close(reader)
+    return text.decode()
+
+
+def test_bar_in_a_terminal(rng, monkeypatch):
+    model, histories = make(rng), []
+    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit("adam", steps=7)))
+    last = text.split("\r")[-2]
+    history = histories[0].history
+    assert last.startswith("fit (adam): 100%") and "7/7 [" in last
+    expected = f"loss {history['loss'][-1]:.6g}, gradient {history['gradient_norm'][-1]:.2g}"
+    assert expected in last
+    assert "<" in text.split("\r")[1]  # time gone < time left
+
+
+def test_bar_of_lbfgs_ends_full(rng, monkeypatch):
+    model, histories = make(rng), []
+    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit()))
+    num_steps = len(histories[0].epoch)
+    assert f"{num_steps}/{num_steps} [" in text.split("\r")[-2]
+    assert "0/200 [" in text
+
+
+def test_bar_of_an_interrupted_fit_stays_where_it_was(rng, monkeypatch):
+    model = make(rng)
+    stop = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", epoch == 1)
+    )
+    text = in_a_terminal(monkeypatch, lambda: model.fit("adam", steps=50, callbacks=[stop]))
+    assert "2/50 [" in text.split("\r")[-2]
+
+
+def test_no_bar_without_being_asked(rng, monkeypatch):
+    model = make(rng)
+    text = in_a_terminal(monkeypatch, lambda: model.fit("profile", steps=2, verbose=0))
+    assert text.strip() == "end of output"
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_silence_in_a_pipe(rng, capfd, verbose):
+    model = make(rng)
+    capfd.readouterr()
+    model.fit("profile", steps=2, verbose=verbose)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bar_in_a_notebook(rng, monkeypatch, capfd):
+    assert not in_notebook()
+    shell = types.SimpleNamespace(kernel="a Jupyter kernel")
+    python = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    assert in_notebook()
+    capfd.readouterr()
+    make(rng).fit("profile", steps=2)
+    assert "fit (profile): 100%" in capfd.readouterr().err
+    del shell.kernel  # IPython in a terminal has none, and its pipes are as silent as others
+    assert not in_notebook()
