@@ -7,7 +7,7 @@ from gpflow.base import RegressionData
 from gpflow.kernels import Kernel
 
 from .covariances import FullCovariance
-from .kronecker import em_step, log_evidence, solve_joint, task_basis
+from .kronecker import em_step, spectrum_log_evidence, task_basis
 from .linalg import eigh
 from .profile import Evaluation
 from .spectrum import exact_spectrum
@@ -19,7 +19,7 @@ class EMModel(Protocol):
     kernel: Kernel
     data: RegressionData
 
-    def centred_targets(self) -> tf.Tensor: ...
+    def centred_completions(self) -> tf.Tensor: ...
     def log_prior_density(self) -> tf.Tensor: ...
 
 
@@ -38,14 +38,12 @@ class ExactEM:
 
     def prepare(self) -> None:
         """Decompose the kernel matrix at the present kernel parameters."""
-        lam, self.U = eigh(self.model.kernel(self.model.data[0]))
-        self.spectrum = exact_spectrum(lam, self.U, self.model.centred_targets())
+        lam, U = eigh(self.model.kernel(self.model.data[0]))
+        self.spectrum = exact_spectrum(lam, U, self.model.centred_completions())
 
     def evaluate(self) -> Evaluation:
         """The loss at the present C and Sigma."""
-        basis = task_basis(*self._covariances())
-        U = tf.cast(self.U, tf.float64)
-        evidence = log_evidence(solve_joint(U, self.spectrum.lam, self.spectrum.Yr, basis))
+        evidence = spectrum_log_evidence(self.spectrum, task_basis(*self._covariances()))
         loss = -float(evidence) - float(self.model.log_prior_density())
         return Evaluation(loss, [], evidence.numpy()[None])
 
