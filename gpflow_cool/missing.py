@@ -332,7 +332,8 @@ class ObservedPosterior(AbstractPosterior):
         solution = self.solution()
         if full_cov and full_output_cov:
             samples = self._joint_samples(solution, Xnew, num_samples, noise)
-            return samples + self.mean_function(Xnew)[..., None, :, :]
+            shift = self._add_mean_function(Xnew, tf.zeros_like(samples[..., 0, :, :]))
+            return samples + shift[..., None, :, :]
         mean, S = self._functions(solution, Xnew, full_cov, full_output_cov)
         mean = self._add_mean_function(Xnew, mean)
         if noise:

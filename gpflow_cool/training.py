@@ -222,7 +222,8 @@ def fit(
     params = {"optimizer": method.name, "steps": limit, "epochs": limit * (restarts + 1)}
     params |= {"restarts": restarts, "seed": seed, "verbose": verbose}
     if model.observed is not None:
-        params |= {"rounds": rounds, "draws": draws, "epochs": rounds * params["epochs"]}
+        epochs = limit * (restarts + 1) * rounds
+        params |= {"rounds": rounds, "draws": draws, "tolerance": tolerance, "epochs": epochs}
     history = History(params)
     model.stop_training = False
     view = KerasView(model, method.keras_optimizer)

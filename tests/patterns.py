@@ -40,7 +40,9 @@ def disjoint(rng, N, T):
     return (n % T == t) | (t % N == n)  # more tasks than rows: several tasks share a row
 
 
-PATTERNS = {p.__name__: p for p in [random_pattern, block, monotone, empty_row, task_once, disjoint]}
+PATTERNS = {
+    p.__name__: p for p in [random_pattern, block, monotone, empty_row, task_once, disjoint]
+}
 
 
 class Joint(NamedTuple):
