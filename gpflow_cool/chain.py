@@ -17,7 +17,8 @@ with :math:`w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t` and
 second factorisation. The spectral engine needs one eigendecomposition for all tasks, the Cholesky
 engine one Cholesky factorisation a task.
 
-Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P = T (T - 1) / 2.
+Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P = T (T - 1) / 2, S
+completions of the targets (S = 1 unless entries are missing, see :mod:`gpflow_cool.spectrum`).
 """
 
 from typing import NamedTuple
@@ -56,7 +57,7 @@ class Chain(NamedTuple):
     """[R, T], 1 / (b_t lam + sigma2_t)."""
 
     A: tf.Tensor
-    """[R, T], the dual vectors alpha_t in the eigenbasis."""
+    """[S R, T], the dual vectors alpha_t in the eigenbasis."""
 
 
 class SpectralGradient(NamedTuple):
@@ -132,16 +133,22 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    pairs = tf.reshape(Yr[:, :, None] * Yr[:, None, :], [-1, num_tasks**2])
+    pairs = tf.reduce_sum(spectrum.split(products_of_tasks(Yr)), axis=0)  # [R, T^2]
     G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
     systems = solve_task_systems(G + G0 / sigma2[:, None, None])
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
     E = tf.matmul(Yr, residual_map, transpose_b=True)
-    A = d * E
+    A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
     quadratic = tf.reduce_sum(A * E, axis=0) + outside_energy(residual_map, G0) / sigma2
     log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
     terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
     return Chain(terms=terms, systems=systems, d=d, A=A)
+
+
+@check_shapes("Yr: [rows, T]", "return: [rows, T2]")
+def products_of_tasks(Yr: TensorType) -> tf.Tensor:
+    """All products of two columns."""
+    return tf.reshape(Yr[:, :, None] * Yr[:, None, :], [-1, Yr.shape[1] ** 2])
 
 
 @check_shapes("residual_map: [T, T]", "G0: [T, T]", "return: [T]")
@@ -178,13 +185,15 @@ def chain_gradient(
     A, d = chain.A, chain.d
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     residual_map = np.eye(Yr.shape[1]) - chain.systems.W
-    by_b = tf.linalg.matvec(tf.square(A) - d, lam, transpose_a=True)
+    excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
+    by_b = tf.linalg.matvec(excess, lam, transpose_a=True)
     by_sigma2 = (
-        tf.reduce_sum(tf.square(A) - d, axis=0)
+        tf.reduce_sum(excess, axis=0)
         + outside_energy(residual_map, G0) / tf.square(sigma2)
         - (num_rows - rank) / sigma2
     )
-    factors, factor_weights = tf.transpose(A), weights * b
+    factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
+    factor_weights = tf.repeat(weights * b, spectrum.copies)
     gYr = -tf.matmul(A * weights, residual_map)
     if learning == "approximate":
         low_rank = task_weight_uncertainty(spectrum, chain, sigma2, weights)
@@ -242,7 +251,7 @@ def task_weight_uncertainty(
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("K: [N, N]", "Y: [N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
+@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
 def conditional_log_likelihoods(
     K: TensorType,
     Y: TensorType,
@@ -256,6 +265,8 @@ def conditional_log_likelihoods(
     """
     The T terms of the objective for a kernel matrix, with a gradient written by hand.
 
+    :param Y: The targets; or S completions of them, for the mean of the hierarchical terms over
+        completions with the weights between tasks as parameters, by the spectral engine.
     :param learning: "hierarchical" or "approximate".
     :param engine: "spectral" or "cholesky".
     :param decomposition: Eigenvalues and eigenvectors of K, where they are known already.
@@ -285,9 +296,18 @@ def spectral_terms(  # type: ignore[no-untyped-def]
         g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
         g = SpectralGradient(*(tf.cast(part, dtype) for part in g))
         gK = kernel_matrix_gradient(U, g.K_diagonal, g.K_factors, g.K_weights)
-        return gK, tf.matmul(U, g.Yr), g.b, g.sigma2
+        return gK, rotate_back(U, g.Yr, Y), g.b, g.sigma2
 
     return tf.cast(chain.terms, dtype), gradient
+
+
+@check_shapes("U: [N, N]", "Y: [copies..., N, T]", "return: [copies..., N, T]")
+def rotate_back(U: TensorType, gYr: TensorType, Y: TensorType) -> tf.Tensor:
+    """Gradient with respect to Y from that with respect to Yr."""
+    if Y.shape.rank == 2:
+        return tf.matmul(U, gYr)
+    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], gYr.dtype))
+    return tf.matmul(U, tf.reshape(gYr, tf.shape(Y))) / weight
 
 
 @check_shapes("U: [N, R]", "diagonal: [R]", "factors: [F, R]", "weights: [F]", "return: [N, N]")

@@ -192,11 +192,15 @@ def rank(value: Any, name: str, lowest: int, highest: int, besides: str = "") ->
     return int(value)
 
 
-def regression_data(data: Any) -> RegressionData:
-    """Cast and check the pair (X, Y) of inputs [N, D] and targets [N, T]."""
+def regression_data(data: Any, *, missing: bool = False) -> RegressionData:
+    """
+    Cast and check the pair (X, Y) of inputs [N, D] and targets [N, T].
+
+    :param missing: Whether Y may have NaN, for what was not measured.
+    """
     X, Y = pair(data, "data must be the pair (X, Y), shapes [N, D] and [N, T]")
     X = matrix(X, "X", INPUTS_ARE_COLUMNS)
-    Y = matrix(Y, "Y", TASKS_ARE_COLUMNS)
+    Y = matrix(Y, "Y", TASKS_ARE_COLUMNS, missing=missing)
     rows_X, rows_Y = int(tf.shape(X)[0]), int(tf.shape(Y)[0])
     if rows_X != rows_Y:
         raise ValueError(
@@ -221,7 +225,28 @@ def whole_number(value: Any, name: str) -> int:
     return int(value)
 
 
-def matrix(value: Any, name: str, columns: str) -> tf.Tensor | tf.Variable:
+def observed_entries(Y: tf.Tensor | tf.Variable) -> AnyNDArray | None:
+    """[N, T], where Y is a number and not NaN; None where it is everywhere."""
+    observed = ~np.isnan(Y.numpy())
+    if observed.all():
+        return None
+    if isinstance(Y, tf.Variable):
+        raise ValueError(
+            "Y is a tf.Variable with NaN. What is missing must not change once the model is built:"
+            " pass an array."
+        )
+    never = np.flatnonzero(~observed.any(axis=0))
+    if len(never):
+        raise ValueError(
+            f"Y[:, {never[0]}] is NaN in every row: a task that was never observed cannot be"
+            " learnt. Drop the column."
+        )
+    return observed
+
+
+def matrix(
+    value: Any, name: str, columns: str, *, missing: bool = False
+) -> tf.Tensor | tf.Variable:
     """
     Cast lists, arrays and data frames to a finite matrix of GPflow's default float.
 
@@ -229,9 +254,10 @@ def matrix(value: Any, name: str, columns: str) -> tf.Tensor | tf.Variable:
 
     :param name: What the user calls it, for the error.
     :param columns: What the columns are, for the error.
+    :param missing: Whether entries may be NaN.
     """
     if isinstance(value, tf.Variable):
-        check_matrix(numbers(value.numpy(), name), name, columns)
+        check_matrix(numbers(value.numpy(), name), name, columns, missing=missing)
         check_variable(value, name)
         return value
     if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):
@@ -240,7 +266,7 @@ def matrix(value: Any, name: str, columns: str) -> tf.Tensor | tf.Variable:
             " build it outside, and give the data as tf.Variable if it changes."
         )
     array = numbers(value, name)
-    check_matrix(array, name, columns)
+    check_matrix(array, name, columns, missing=missing)
     return tf.constant(array, dtype=default_float())
 
 
@@ -264,7 +290,7 @@ def check_variable(variable: tf.Variable, name: str) -> None:
         )
 
 
-def check_matrix(array: AnyNDArray, name: str, columns: str) -> None:
+def check_matrix(array: AnyNDArray, name: str, columns: str, *, missing: bool = False) -> None:
     """Raise unless `array` is a finite, non-empty matrix whose entries can be squared."""
     if array.ndim != 2:
         fix = f"{name}[:, None]" if array.ndim == 1 else "one row a data point"
@@ -276,6 +302,8 @@ def check_matrix(array: AnyNDArray, name: str, columns: str) -> None:
             f"{name} has shape {array.shape}, but a model needs at least one row and one column:"
             f" {columns}."
         )
+    if missing:
+        array = np.where(np.isnan(array), 0.0, array)
     check_finite(array, name, "drop the row or fill the gap")
     largest = np.unravel_index(np.argmax(np.abs(array)), array.shape)
     if np.abs(array[largest]) > np.sqrt(np.finfo(default_float()).max / array.size):

@@ -8,6 +8,7 @@ times `gpflow.kernels.Coregion`. Here, X has no such column, and Y has one colum
 import copy
 import warnings
 from collections import defaultdict
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import gpflow
@@ -80,26 +81,21 @@ def pivot(
     """
     Rows of single tasks, in any order, to inputs [N, D] and targets [N, T].
 
-    Rows of X come in the order of the first task's; an input that is measured k times must be so
-    for every task.
+    Rows of X come in the order of the first task's, then those where the first task is not
+    measured. Targets are NaN where a task is not measured; where it is measured k times at one
+    input, its first measurement shares a row with the other tasks' first, and so on.
     """
     tasks = task_numbers(X_aug[:, task_column], num_tasks)
     X = np.delete(X_aug, task_column, axis=1)
     rows: dict[bytes, list[list[int]]] = defaultdict(lambda: [[] for _ in range(num_tasks)])
     for number, (x, task) in enumerate(zip(X + 0.0, tasks, strict=True)):  # -0.0 + 0.0 is 0.0
         rows[x.tobytes()][task].append(number)
-    for found in rows.values():
-        counts = [len(numbers) for numbers in found]
-        if len(set(counts)) > 1:
-            here, there = int(np.argmax(counts)), int(np.argmin(counts))
-            raise ValueError(
-                f"The tasks do not share their inputs: task {here} is measured {counts[here]} times"
-                f" at X = {X[found[here][0]].tolist()} (row {found[here][0]}), task {there}"
-                f" {counts[there]} times. Every task must be measured at the same inputs."
-            )
-    index = np.array([list(each) for found in rows.values() for each in zip(*found, strict=True)])
-    index = index[np.argsort(index[:, 0])]
-    return X[index[:, 0]], Y[index, 0]
+    nowhere = len(X)
+    index = np.array(
+        [each for found in rows.values() for each in zip_longest(*found, fillvalue=nowhere)]
+    )
+    index = index[np.lexsort([index.min(axis=1), index[:, 0]])]
+    return X[index.min(axis=1)], np.append(Y[:, 0], np.nan)[index]
 
 
 def task_numbers(column: AnyNDArray, num_tasks: int) -> AnyNDArray:
@@ -198,8 +194,10 @@ def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
     noise = gpflow.functions.SwitchedFunction(
         [gpflow.functions.Constant(variance) for variance in np.diag(Sigma)]
     )
+    y = Y.reshape(-1, 1, order="F")
+    measured = ~np.isnan(y[:, 0])
     return gpflow.models.GPR(
-        (X_aug, Y.reshape(-1, 1, order="F")),
+        (X_aug[measured], y[measured]),
         base * coregion,
         mean_function=MeanOfRows(copy.deepcopy(model.mean_function), num_tasks),
         likelihood=gpflow.likelihoods.Gaussian(variance=noise),

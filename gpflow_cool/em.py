@@ -8,7 +8,7 @@ from gpflow.base import AnyNDArray, RegressionData
 from gpflow.kernels import Kernel
 
 from .covariances import FullCovariance
-from .kronecker import em_step, log_evidence, solve_joint, task_basis
+from .kronecker import em_step, spectrum_log_evidence, task_basis
 from .linalg import eigh
 from .profile import Evaluation
 from .spectrum import exact_spectrum
@@ -20,7 +20,7 @@ class EMModel(Protocol):
     kernel: Kernel
     data: RegressionData
 
-    def centred_targets(self) -> tf.Tensor: ...
+    def centred_completions(self) -> tf.Tensor: ...
     def log_prior_density(self) -> tf.Tensor: ...
 
 
@@ -42,16 +42,14 @@ class ExactEM:
     def prepare(self) -> None:
         """Start from the model's present parameters: decompose its kernel matrix."""
         lam, U = eigh(self.model.kernel(self.model.data[0]))
-        self.spectrum = exact_spectrum(lam, U, self.model.centred_targets())
-        self.U = tf.cast(U, tf.float64)
+        self.spectrum = exact_spectrum(lam, U, self.model.centred_completions())
         self.C = tf.cast(self.signal(), tf.float64)
         self.Sigma = tf.cast(self.noise(), tf.float64)
         self.log_prior = float(self.model.log_prior_density())  # of kernel and mean: they stay
 
     def evaluate(self) -> Evaluation:
         """The loss at the present C and Sigma."""
-        basis = task_basis(self.C, self.Sigma)
-        evidence = log_evidence(solve_joint(self.U, self.spectrum.lam, self.spectrum.Yr, basis))
+        evidence = spectrum_log_evidence(self.spectrum, task_basis(self.C, self.Sigma))
         return Evaluation(-float(evidence) - self.log_prior, [], evidence.numpy()[None])
 
     def step(self) -> None:

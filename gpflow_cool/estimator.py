@@ -25,7 +25,6 @@ except ImportError as error:
 
 from . import checks
 from .frames import KINDS, Layout, index_of, is_frame, layout_of
-from .kronecker import leave_one_out
 from .linalg import correlation_from_covariance
 from .models.cool import CoolMTGP
 from .restoring import restore_model
@@ -287,7 +286,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def leave_one_out_(self) -> RowsLeftOut:
         """Every training row predicted from all the others, in closed form, without a refit."""
         check_is_fitted(self, "model_")
-        rows = leave_one_out(self.posterior_.solution(), self.model_.data[1])
+        rows = self.model_.leave_one_out()
         mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
         density = self._targets.log_density(rows.log_density.numpy())
         return RowsLeftOut(mean, std, cov, self._layout.column(density, "log_density"))

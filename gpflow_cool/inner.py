@@ -35,7 +35,7 @@ class InnerSpectrum(NamedTuple):
     G0: AnyNDArray
     num_rows: float
     pairs: AnyNDArray
-    """[R, T^2], all products of two columns of Yr."""
+    """[R, T^2], all products of two columns of Yr, summed over completions."""
 
 
 class Box(NamedTuple):
@@ -61,12 +61,13 @@ class InnerSolution(NamedTuple):
     terms: AnyNDArray
 
 
-@check_shapes("lam: [R]", "Yr: [R, T]", "G0: [T, T]")
+@check_shapes("lam: [R]", "Yr: [rows, T]", "G0: [T, T]")
 def inner_spectrum(
     lam: AnyNDArray, Yr: AnyNDArray, G0: AnyNDArray, num_rows: float
 ) -> InnerSpectrum:
     """Form the products of targets, once a kernel matrix."""
-    pairs = (Yr[:, :, None] * Yr[:, None, :]).reshape(len(Yr), -1)
+    copies = Yr.reshape(-1, len(lam), Yr.shape[1])
+    pairs = sum(Y[:, :, None] * Y[:, None, :] for Y in copies).reshape(len(lam), -1)
     return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs)
 
 
@@ -100,12 +101,12 @@ def evaluate(
     M = np.eye(num_tasks) + both * G
     w = np.linalg.solve(M, (mask * np.take_along_axis(G, tasks[:, None, None], 1)[:, 0])[..., None])
     contrast = (np.arange(num_tasks) == tasks[:, None]) - w[..., 0]  # e_t - w_t
-    e = contrast @ Yr.T
-    a = d * e  # [Q, R]
+    e = (contrast @ Yr.T).reshape(len(tasks), -1, len(lam))  # [Q, S, R]
+    a = d[:, None] * e
     outside = np.einsum("qi,ij,qj->q", contrast, G0, contrast)
     empty = num_rows - len(lam)
     value = -0.5 * (
-        np.einsum("qr,qr->q", a, e)
+        np.einsum("qr,qr->q", *(part.reshape(len(tasks), -1) for part in (a, e)))
         + outside / s
         + np.sum(np.square(w), axis=(1, 2))
         + np.sum(np.log(v), axis=1)
@@ -113,12 +114,13 @@ def evaluate(
         + num_rows * LOG_2PI
     )
     powers = np.stack([np.ones_like(lam), lam, np.square(lam)])  # sigma2 sigma2, b sigma2, b b
-    a2 = np.square(a)
+    a2 = np.sum(np.square(a), axis=1)  # [Q, R]
     g_s, g_b = 0.5 * ((a2 - d) @ powers[:2].T).T
     g_s += 0.5 * (outside / s**2 - empty / s)
     curvature = (0.5 * np.square(d) - d * a2) @ powers.T  # [Q, 3]
     curvature[:, 0] += 0.5 * empty / s**2 - outside / s**3
-    c = np.stack([(d * lam * a) @ Yr, (d * a) @ Yr + contrast @ G0 / s[:, None] ** 2], axis=2)
+    by_b, by_s = ((w[:, None] * a).reshape(len(tasks), -1) @ Yr for w in (d * lam, d))
+    c = np.stack([by_b, by_s + contrast @ G0 / s[:, None] ** 2], axis=2)
     c *= mask[..., None]  # [Q, T, 2]
     gradient = np.stack([g_b, g_s], axis=1)
     hessian = symmetric_pairs(curvature) + np.swapaxes(c, 1, 2) @ np.linalg.solve(M, c)

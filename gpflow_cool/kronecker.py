@@ -18,10 +18,10 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
-from .chain import kernel_matrix_gradient
-from .linalg import eigh, univariate_log_densities
+from .chain import kernel_matrix_gradient, rotate_back
+from .linalg import eigh, log_densities_of_squares, univariate_log_densities
 from .recovery import mixing_matrix, symmetric
-from .spectrum import exact_spectrum
+from .spectrum import Spectrum, exact_spectrum
 
 
 class TaskBasis(NamedTuple):
@@ -149,13 +149,24 @@ def log_evidence(solution: JointSolution) -> tf.Tensor:
     return tf.reduce_sum(densities) - num_rows * solution.log_det
 
 
+@check_shapes("return: []")
+def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
+    """The same from a spectrum; its mean over completions where there are several."""
+    Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
+    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
+    squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [N, T]
+    densities = log_densities_of_squares(squares / (1.0 / R), 1.0 / R)
+    return tf.reduce_sum(densities) - spectrum.num_rows * basis.log_det
+
+
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("K: [N, N]", "Y: [N, T]", "C: [T, T]", "Sigma: [T, T]", "return: []")
+@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "C: [T, T]", "Sigma: [T, T]", "return: []")
 def kronecker_log_likelihood(
     K: TensorType, Y: TensorType, C: TensorType, Sigma: TensorType
 ) -> tf.Tensor:
     r"""
-    Log density of vec(Y) under N(0, C (x) K + Sigma (x) I), with a gradient written by hand.
+    Log density of vec(Y) under N(0, C (x) K + Sigma (x) I), with a gradient written by hand; for S
+    completions of Y the mean of their log densities.
 
     With :math:`A = [Z_{nj} / (\lambda_n d_j + 1)]` and :math:`R = [1 / (\lambda_n d_j + 1)]`:
 
@@ -176,20 +187,22 @@ def kronecker_log_likelihood(
         spectrum = exact_spectrum(lam, U, Y)
         Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
         R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
-        A = Z * R
-        value = tf.reduce_sum(univariate_log_densities(Z, 1.0 / R))
-        value -= spectrum.num_rows * basis.log_det
+        A = tf.reshape(spectrum.split(Z) * R, tf.shape(Z))  # [S N, T]
+        value = spectrum_log_evidence(spectrum, basis)
 
         def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
             def to_tasks(weights: tf.Tensor) -> tf.Tensor:
-                inside = tf.matmul(A, A * weights[:, None], transpose_a=True)
+                weighted = tf.reshape(spectrum.split(A) * weights[:, None], tf.shape(A))
+                inside = tf.matmul(A, weighted, transpose_a=True)
                 inside -= tf.linalg.diag(tf.linalg.matvec(R, weights, transpose_a=True))
                 half = tf.matmul(basis.P_inverse, inside, transpose_a=True)
                 return 0.5 * tf.matmul(half, basis.P_inverse)
 
-            parts_of_K = (-0.5 * tf.linalg.matvec(R, basis.d), tf.transpose(A), 0.5 * basis.d)
+            factors = tf.reshape(tf.transpose(A), [-1, tf.shape(spectrum.lam)[0]])  # [T S, N]
+            factor_weights = tf.repeat(0.5 * basis.d, spectrum.copies)
+            parts_of_K = (-0.5 * tf.linalg.matvec(R, basis.d), factors, factor_weights)
             by_K = kernel_matrix_gradient(U, *(tf.cast(part, dtype) for part in parts_of_K))
-            by_Y = -tf.matmul(U, tf.cast(tf.matmul(A, basis.P_inverse), dtype))
+            by_Y = -rotate_back(U, tf.cast(tf.matmul(A, basis.P_inverse), dtype), Y)
             by_tasks = (to_tasks(spectrum.lam), to_tasks(tf.ones_like(spectrum.lam)))
             parts = (by_K, by_Y, *by_tasks)
             return tuple(g * tf.cast(part, dtype) for part in parts)
@@ -199,7 +212,7 @@ def kronecker_log_likelihood(
     return density(*(tf.convert_to_tensor(value) for value in (K, Y, C, Sigma)))
 
 
-@check_shapes("lam: [N]", "Yr: [N, T]", "C: [T, T]", "Sigma: [T, T]")
+@check_shapes("lam: [N]", "Yr: [rows, T]", "C: [T, T]", "Sigma: [T, T]")
 def em_step(
     lam: TensorType, Yr: TensorType, C: TensorType, Sigma: TensorType
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -209,15 +222,20 @@ def em_step(
     A row of U^T Y is :math:`\sqrt{\lambda_n} g_n + e_n` with :math:`g_n \sim N(0, C)` and
     :math:`e_n \sim N(0, \Sigma)`; the new C and Sigma are the mean second moments of
     :math:`g_n` and :math:`e_n` given that row. The evidence never decreases.
+
+    :param Yr: U^T Y; or completions of it below each other, over the square root of their number.
     """
     basis = task_basis(C, Sigma)
+    num_rows = tf.shape(lam)[0]
     Z = tf.matmul(Yr, basis.P_inverse, transpose_b=True)
+    Z = tf.reshape(Z, [-1, num_rows, Z.shape[1]])  # [S, N, T]
     R = 1.0 / (lam[:, None] * basis.d + 1.0)
-    num_rows = tf.cast(tf.shape(Z)[0], Z.dtype)
 
     def second_moment(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+        mean = tf.reshape(mean, tf.shape(Yr))
         inside = tf.matmul(mean, mean, transpose_a=True)
-        inside = (inside + tf.linalg.diag(tf.reduce_sum(variance, axis=0))) / num_rows
+        inside += tf.linalg.diag(tf.reduce_sum(variance, axis=0))
+        inside /= tf.cast(num_rows, inside.dtype)
         return symmetric(tf.matmul(basis.P, tf.matmul(inside, basis.P, transpose_b=True)))
 
     signal = second_moment(tf.sqrt(lam)[:, None] * basis.d * R * Z, basis.d * R)

@@ -113,7 +113,12 @@ def univariate_log_densities(r: TensorType, v: TensorType, *, whitened: bool = F
 
     :param whitened: Whether `r` is divided by the standard deviations already.
     """
-    squares = tf.square(r) if whitened else tf.square(r) / v
+    return log_densities_of_squares(tf.square(r) if whitened else tf.square(r) / v, v)
+
+
+@check_shapes("squares: [batch..., M]", "v: [batch..., M]", "return: [batch...]")
+def log_densities_of_squares(squares: TensorType, v: TensorType) -> tf.Tensor:
+    """Log density of independent residuals from their squares over variances."""
     return -0.5 * tf.reduce_sum(squares + tf.math.log(v) + LOG_2PI, axis=-1)
 
 

@@ -225,14 +225,27 @@ class JointPosterior(AbstractPosterior):
         mean = self._add_mean_function(Xnew, mean)
         f_cov = task_layout(q, solution.P, False, True)
         y_cov = task_layout(add_rotated_noise(q, False), solution.P, False, True)
-        asked = y_cov if noise else f_cov
-        mean, cov = condition_on_known(y_cov, asked, asked, mean, Ynew)
-        if noise:
-            known = tf.math.is_finite(Ynew)
-            mean = tf.where(known, Ynew, mean)
-            either = known[..., :, None] | known[..., None, :]
-            cov = tf.where(either, tf.zeros_like(cov), cov)
-        return mean, cov
+        return given_known(mean, f_cov, y_cov, Ynew, noise=noise)
+
+
+def given_known(
+    mean: TensorType, f_cov: TensorType, y_cov: TensorType, Ynew: TensorType, *, noise: bool
+) -> MeanAndVariance:
+    """
+    Condition each test point on what is known there, see :meth:`JointPosterior.predict_given`.
+
+    :param mean: [batch..., M, T].
+    :param f_cov: [batch..., M, T, T], covariance of the functions.
+    :param y_cov: Covariance of the observations.
+    """
+    asked = y_cov if noise else f_cov
+    mean, cov = condition_on_known(y_cov, asked, asked, mean, Ynew)
+    if noise:
+        known = tf.math.is_finite(Ynew)
+        mean = tf.where(known, Ynew, mean)
+        either = known[..., :, None] | known[..., None, :]
+        cov = tf.where(either, tf.zeros_like(cov), cov)
+    return mean, cov
 
 
 @check_shapes(

@@ -42,7 +42,7 @@ class ChainModel(Protocol):
     learning: str
     data: RegressionData
 
-    def centred_targets(self) -> tf.Tensor: ...
+    def centred_completions(self) -> tf.Tensor: ...
     def log_prior_density(self) -> tf.Tensor: ...
     @property
     def trainable_parameters(self) -> tuple[Parameter, ...]: ...
@@ -82,7 +82,7 @@ class ProfiledChain:
         variables = [p.unconstrained_variable for p in self.parameters]
         with tf.GradientTape() as tape:
             K = model.kernel(model.data[0])
-            Y = model.centred_targets()
+            Y = model.centred_completions()
             lam, U = eigh(tf.stop_gradient(K))
             self.num_decompositions += 1
             b, sigma2 = self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
@@ -152,10 +152,11 @@ def inner_problem(
     A warm start alone may sit in "all noise"; the default does not, but a task may have an optimum
     with hardly any noise or hardly any signal besides: see `STARTS`.
 
+    :param Y: [N, T], or completions of it, [S, N, T].
     :param floor: [T], what sigma2 must stay above.
     """
     kernel_variance = float(tf.reduce_sum(spectrum.lam) / spectrum.num_rows)
-    start = chain_start(kernel_variance, task_scales(Y))
+    start = chain_start(kernel_variance, task_scales(Y.reshape(-1, Y.shape[-1])))
     default = np.stack(start, axis=1).astype(np.float64)  # [T, 2]
     floor = np.maximum(floor, default[:, 1] / B_RANGE)
     lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))

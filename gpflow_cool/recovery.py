@@ -110,8 +110,16 @@ def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
     """
     root = tf.sqrt(spectrum.lam)[:, None]
     eps = np.finfo(np.float64).eps
-    floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(chain.A, axis=0)
-    return weight_correlation(root * chain.A, floor)
+    A = mean_dual_vectors(spectrum, chain)
+    floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(A, axis=0)
+    return weight_correlation(root * A, floor)
+
+
+@check_shapes("return: [R, T]")
+def mean_dual_vectors(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+    """The dual vectors of the mean completion; of the targets where none is missing."""
+    weight = tf.sqrt(tf.cast(spectrum.copies, chain.A.dtype))
+    return tf.reduce_sum(spectrum.split(chain.A), axis=0) / weight
 
 
 @check_shapes("b: [T]", "sigma2: [T]", "return: [T, T]")
@@ -133,7 +141,7 @@ def monte_carlo_correlation(
     lam = spectrum.lam
     rank_floor = np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
     inside = tf.cast(lam > rank_floor, lam.dtype)[:, None]
-    mean = inside * tf.sqrt(lam)[:, None] * chain.A * b  # [R, T]
+    mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain) * b  # [R, T]
     deviation = inside * tf.sqrt(b * sigma2 * chain.d)
     seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31
     noise = tf.random.stateless_normal(

@@ -41,8 +41,11 @@ def task_scales(residual: AnyNDArray) -> AnyNDArray:
     """
     Variance of each task; of a constant one, its mean square; of one that is all zero, 1.
 
-    :param residual: [N, T], targets with the mean function subtracted.
+    :param residual: [N, T], targets with the mean function subtracted; NaN where one is missing.
     """
+    if np.isnan(residual).any():
+        columns = (column[~np.isnan(column), None] for column in residual.T)
+        return np.concatenate([task_scales(column) for column in columns])
     mean_square = np.mean(np.square(residual), axis=0, dtype=np.float64)
     variance = np.var(residual, axis=0, dtype=np.float64)
     rounding = 10.0 * np.finfo(residual.dtype).eps * np.max(np.abs(residual), axis=0)

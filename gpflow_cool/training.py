@@ -28,6 +28,18 @@ from . import checks
 from .callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
 from .outer import OuterVector
 from .profile import Evaluation
+from .rounds import (
+    DEFAULT_ROUND_STEPS,
+    DRAWS,
+    ROUND_STEPS,
+    ROUNDS,
+    TOLERANCE,
+    Completer,
+    check_rounds,
+    snapshot,
+    state_variables,
+    train_in_rounds,
+)
 from .starting import half_median_distance
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
@@ -63,6 +75,7 @@ class History:
 
     `history` has one entry a step under "loss", "gradient_norm", "seconds" (since the start),
     "restart" (0 for the first attempt), and one of "terms/NAME" for each term of the objective.
+    Where targets are missing there is also "round", and `rounds` has one entry a round.
     """
 
     params: dict[str, Any]
@@ -71,6 +84,10 @@ class History:
     attempts: list[str] = field(default_factory=list)
     """How each attempt ended."""
 
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    """For each round: "round", "restart", "loss", "evidence" of the observed targets after it (NaN
+    if they are too many), and by how much that (or the objective) changed."""
+
     converged: bool = False
     message: str = ""
 
@@ -78,6 +95,14 @@ class History:
         self.epoch.append(len(self.epoch))
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
+
+
+class Kept(NamedTuple):
+    """What the best round led to."""
+
+    score: float
+    restart: int
+    weights: list[AnyNDArray]
 
 
 class Run:
@@ -91,19 +116,41 @@ class Run:
         self.started = time.perf_counter()
         self.interrupted = False
         self.variables = model.trainable_variables  # once: looking them up takes milliseconds
+        self.state = state_variables(model)
         self.best_loss = np.inf
-        self.best_weights = [variable.numpy() for variable in self.variables]
+        self.best_weights = snapshot(self.state)
+        self.round: int | None = None
+        self.kept: Kept | None = None
         self.last_logs: dict[str, float] = {}
 
     def observe(self, loss: float) -> None:
         """Remember the model's present parameters if they are the best so far."""
         if loss < self.best_loss:  # never for NaN
             self.best_loss = loss
-            self.best_weights = [variable.numpy() for variable in self.variables]
+            self.best_weights = snapshot(self.state)
+
+    def forget(self) -> None:
+        """Start anew with the present parameters: losses of other completions do not compare."""
+        self.best_loss = np.inf
+        self.best_weights = snapshot(self.state)
+
+    def keep(self, score: float, *, always: bool) -> None:
+        """
+        Keep a round that scored best; or, with `always`, any but one that another attempt beats.
+        """
+        here = Kept(score, self.restart, snapshot(self.state))
+        kept = self.kept
+        if kept is None or score > kept.score or (always and kept.restart == self.restart):
+            self.kept = here
+
+    def settle(self) -> None:
+        """Make the best round of all attempts the best."""
+        if self.kept is not None:
+            self.best_loss, self.best_weights = -self.kept.score, self.kept.weights
 
     def restore_best(self) -> None:
         """Set the parameters to the best seen; without a finite loss, to those at the start."""
-        for variable, value in zip(self.variables, self.best_weights, strict=True):
+        for variable, value in zip(self.state, self.best_weights, strict=True):
             variable.assign(value)
 
     def step(self, evaluation: Evaluation) -> None:
@@ -116,6 +163,8 @@ class Run:
             "seconds": time.perf_counter() - self.started,
             "restart": float(self.restart),
         }
+        if self.round is not None:
+            logs["round"] = float(self.round)
         names = self.model.objective_term_names
         logs.update({f"terms/{n}": float(v) for n, v in zip(names, evaluation.terms, strict=True)})
         number = len(self.history.epoch)
@@ -148,12 +197,16 @@ def fit(
     seed: int | None = None,
     verbose: int = 1,
     tensorboard: str | os.PathLike[str] | None = None,
+    rounds: int = ROUNDS,
+    draws: int = DRAWS,
+    tolerance: float = TOLERANCE,
 ) -> History:
     """Train a model; see :meth:`gpflow_cool.models.base.JointGPModel.fit`."""
     if steps is not None:
         checks.positive_integer(steps, "steps")
     checks.whole_number(restarts, "restarts")
     checks.seed(seed)
+    check_rounds(rounds, draws, tolerance)
     callbacks = check_callbacks(callbacks)
     method = resolve_optimizer(model, optimizer)
     if tensorboard is not None:
@@ -163,8 +216,15 @@ def fit(
     if verbose:
         callbacks = [*callbacks, ProgressBar()]
     limit = steps or DEFAULT_STEPS.get(method.name, MAX_STEPS)
+    if model.observed is not None:
+        limit = steps or ROUND_STEPS.get(method.name, DEFAULT_ROUND_STEPS)
+        completer = Completer(model, draws, seed)
+        method = in_rounds(method, completer, rounds, tolerance)
     params = {"optimizer": method.name, "steps": limit, "epochs": limit * (restarts + 1)}
     params |= {"restarts": restarts, "seed": seed, "verbose": verbose}
+    if model.observed is not None:
+        epochs = limit * (restarts + 1) * rounds
+        params |= {"rounds": rounds, "draws": draws, "tolerance": tolerance, "epochs": epochs}
     history = History(params)
     model.stop_training = False
     view = KerasView(model, method.keras_optimizer)
@@ -218,7 +278,9 @@ def attempt(
 ) -> Outcome:
     """Train once: from the present parameters, or in a restart from random ones."""
     try:
-        if not run.variables:
+        if method.prepare is not None:
+            method.prepare()
+        if not run.variables and method.prepare is None:
             run.step(method.evaluate())
             return Outcome(True, "nothing to do: no parameter is trainable")
         if run.restart > 0:
@@ -230,6 +292,8 @@ def attempt(
         return Outcome(False, str(stop))
     except FAILURES as failure:
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
+    finally:
+        run.settle()
 
 
 def failure_message(failure: Exception) -> str:
@@ -328,6 +392,29 @@ class Method(NamedTuple):
     minimise: Callable[[Run, int, Evaluate], Outcome]
     keras_optimizer: Any = None
     trains_kernel: bool = True
+    prepare: Callable[[], None] | None = None
+    """What to do before each attempt."""
+
+
+def in_rounds(method: Method, completer: Completer, rounds: int, tolerance: float) -> Method:
+    """The same optimiser for targets of which some are missing, see :mod:`gpflow_cool.rounds`."""
+    model = completer.model
+
+    def prepare() -> None:
+        model.completions.assign(completer.first)
+        model.has_drawn = True
+
+    def minimise(run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+        def maximise() -> Outcome:
+            if run.variables:
+                return method.minimise(run, steps, evaluate)
+            run.step(evaluate())
+            return Outcome(True, "no parameter is trainable")
+
+        converged, message, last = train_in_rounds(run, completer, maximise, rounds, tolerance)
+        return Outcome(converged, f"{message}; in the last one: {last.message}")
+
+    return method._replace(minimise=minimise, prepare=prepare)
 
 
 def resolve_optimizer(model: Any, optimizer: Any) -> Method:
@@ -379,18 +466,22 @@ def compiled_loss(model: Any) -> Evaluate:
 
 def remember(model: Any, evaluate: Evaluate) -> Evaluate:
     """The same, without evaluating twice in a row at the same parameters."""
-    variables = model.trainable_variables
+    variables = state_variables(model)
     state = np.full(1, np.nan)
     last: Evaluation | None = None
 
     def remembered() -> Evaluation:
         nonlocal state, last
-        if last is None or not np.allclose(weights(variables), state, rtol=1e-13, atol=0.0):
+        if last is None or not unchanged(weights(variables), state):
             last = evaluate()
             state = weights(variables)
         return last
 
     return remembered
+
+
+def unchanged(now: AnyNDArray, before: AnyNDArray) -> bool:
+    return now.shape == before.shape and np.allclose(now, before, rtol=1e-13, atol=0.0)
 
 
 def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.base import InputData, MeanAndVariance, RegressionData
@@ -14,6 +15,7 @@ from gpflow.mean_functions import MeanFunction
 from gpflow.models import GPModel
 from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 from gpflow.posteriors import PrecomputeCacheType
+from gpflow.utilities import to_default_float
 from typing_extensions import Self
 
 from .. import checks
@@ -21,7 +23,17 @@ from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..kronecker import JointSolution, LeaveOneOut, leave_one_out, log_evidence
 from ..likelihoods import CorrelatedGaussian
 from ..linalg import correlation_from_covariance
+from ..missing import (
+    Imputation,
+    ObservedPosterior,
+    ObservedSolution,
+    impute,
+    leave_one_row_out,
+    solve_observed,
+)
+from ..observed import ObservedSystem, observed_log_evidence
 from ..posteriors import JointPosterior
+from ..rounds import DRAWS, ROUNDS, TOLERANCE
 from ..saving import save
 from ..training import History, Profile, fit
 
@@ -30,7 +42,8 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     """
     Base of the models of vec(Y) ~ N(0, C (x) K + Sigma (x) I).
 
-    A model adds its parameters, its objective, and :meth:`joint_solution`.
+    A model adds its parameters, its objective, :meth:`joint_solution` and, for targets of which
+    some are missing, :meth:`observed_system`.
     """
 
     def __init__(
@@ -40,7 +53,7 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         mean_function: MeanFunction | None,
         task_names: Sequence[str] | None,
     ) -> None:
-        X, Y = checks.regression_data(data)
+        X, Y = checks.regression_data(data, missing=True)
         num_tasks = int(Y.shape[1])
         self.task_names = checks.task_names(task_names, data, num_tasks)
         super().__init__(
@@ -51,6 +64,18 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         )
         self.data = (X, Y)
         self.task_column = -1
+        self.observed = checks.observed_entries(Y)
+        self.completions: tf.Variable | None = None
+        self.has_drawn = False
+        if self.observed is not None:
+            shape = [None, *Y.shape]
+            self.completions = tf.Variable(self._mean_filled(), trainable=False, shape=shape)
+
+    def _mean_filled(self) -> tf.Tensor:
+        """[1, N, T], each task's missing targets as far from the mean function as its others."""
+        residual = self.centred_targets()
+        typical = np.nanmean(residual.numpy(), axis=0)
+        return (self.mean_function(self.data[0]) + tf.where(self.observed, residual, typical))[None]
 
     @property
     def num_tasks(self) -> int:
@@ -58,9 +83,32 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         return int(self.num_latent_gps)
 
     def centred_targets(self) -> tf.Tensor:
-        """[N, T], the targets with the mean function subtracted."""
+        """[N, T], the targets with the mean function subtracted; NaN where one is missing."""
         X, Y = self.data
         return Y - self.mean_function(X)
+
+    def centred_completions(self) -> tf.Tensor:
+        """
+        What the objective sees: the centred targets; where some are missing, [S, N, T], the
+        completions of the last round of training, over which the objective is a mean.
+        """
+        if self.completions is None:
+            return self.centred_targets()
+        return self.completions - self.mean_function(self.data[0])
+
+    def independent_completion(self) -> tf.Tensor:
+        """
+        [1, N, T], missing targets as predicted by one Gaussian process a task, trained on the
+        targets of that task that are there.
+        """
+        from .competitors import IndependentGPs  # which is made of models that are derived from us
+
+        X, _ = self.data
+        residual = self.centred_targets()
+        tasks = IndependentGPs((X, residual), self.kernel, task_names=self.task_names)
+        tasks.fit(verbose=0)
+        filled = tf.where(self.observed, residual, tasks.predict_f(X)[0])
+        return (self.mean_function(X) + filled)[None]
 
     @property
     @abc.abstractmethod
@@ -85,22 +133,35 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         seed: int | None = None,
         verbose: int = 1,
         tensorboard: str | os.PathLike[str] | None = None,
+        rounds: int = ROUNDS,
+        draws: int = DRAWS,
+        tolerance: float = TOLERANCE,
     ) -> History:
         """
         Train the model, and leave it with the best parameters seen.
 
+        Where targets are missing this is Monte Carlo expectation maximisation: in each round the
+        missing targets are drawn given all that is observed, and the optimizer takes some steps on
+        the mean of the objective over the draws. The first round starts from what one Gaussian
+        process a task fills in.
+
         :param optimizer: "profile" solves for b and sigma2 inside and runs L-BFGS over the rest,
             with about ten eigendecompositions; "scipy" is L-BFGS over everything; "adam" is Adam.
             A `gpflow.optimizers.Scipy` or a Keras optimizer is used as it is.
-        :param steps: How many steps at most.
+        :param steps: How many steps at most; in each round, where targets are missing.
         :param callbacks: Keras callbacks; a step is an epoch to them. Setting `stop_training` of
             the model ends training with any optimizer.
         :param restarts: How many times to start again from random parameters; the best loss wins.
-        :param seed: Seed of the restarts.
+        :param seed: Seed of the restarts, and of the draws of missing targets.
         :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
         :param tensorboard: Folder to write the training to, one a fit, for `tensorboard --logdir`:
             loss, terms and evidence, every parameter, and pictures of C, Sigma, their correlations
             and, for one input, the predictions; see :mod:`gpflow_cool.monitoring`.
+        :param rounds: How many rounds at most, where targets are missing.
+        :param draws: How many completions of the missing targets, an even number: they come in
+            pairs on both sides of the mean.
+        :param tolerance: Training ends when a round changes the log evidence of the observed
+            targets (the objective, if they are too many for that) by less than this for each one.
         :return: Loss, terms, gradient norm and seconds of every step, and how it ended.
         """
         return fit(
@@ -112,6 +173,9 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
             seed=seed,
             verbose=verbose,
             tensorboard=tensorboard,
+            rounds=rounds,
+            draws=draws,
+            tolerance=tolerance,
         )
 
     def profile(self) -> Profile | None:
@@ -124,7 +188,15 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
 
     @abc.abstractmethod
     def joint_solution(self) -> JointSolution:
-        """Solve the joint model at the present parameters and data."""
+        """Solve the joint model at the present parameters and data, of which none is missing."""
+
+    @abc.abstractmethod
+    def observed_system(self) -> ObservedSystem:
+        """The covariance of the observed targets at the present parameters, where some are not."""
+
+    def observed_solution(self) -> ObservedSolution:
+        """The joint model given the observed targets."""
+        return solve_observed(self.observed_system(), self.centred_targets())
 
     @abc.abstractmethod
     def task_covariance(self) -> tf.Tensor:
@@ -144,12 +216,18 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
 
     @check_shapes("return: []")
     def log_marginal_likelihood(self) -> tf.Tensor:
-        """Exact log evidence of the joint model at its present C and Sigma."""
-        return log_evidence(self.joint_solution())
+        """
+        Exact log evidence of the joint model at its present C and Sigma, of the observed targets:
+        where some are missing, at a cost cubic in the number of the others.
+        """
+        if self.observed is None:
+            return log_evidence(self.joint_solution())
+        evidence = observed_log_evidence(self.observed_system(), self.centred_targets())
+        return to_default_float(evidence)
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior:
+    ) -> JointPosterior | ObservedPosterior:
         """
         The posterior with its factorisations cached: predictions from it cost milliseconds.
 
@@ -157,6 +235,15 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
 
         :param precompute_cache: "tensor", "variable" or "nocache", as in GPflow.
         """
+        if self.observed is not None:
+            return ObservedPosterior(
+                self.kernel,
+                self.data,
+                self.mean_function,
+                self.observed,
+                self.observed_solution,
+                precompute_cache=precompute_cache,
+            )
         return JointPosterior(
             self.kernel,
             self.data,
@@ -165,7 +252,7 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
             precompute_cache=precompute_cache,
         )
 
-    def _uncached(self) -> JointPosterior:
+    def _uncached(self) -> JointPosterior | ObservedPosterior:
         return self.posterior(PrecomputeCacheType.NOCACHE)
 
     @property
@@ -301,8 +388,9 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         The swapped-in model for a GPflow `GPR` or `VGP` whose kernel is a base kernel times
         `Coregion`.
 
-        Its rows may come in any order, but the tasks must share their inputs. The base kernel is
-        copied, without the task column, and so is the mean function; nothing is trained yet.
+        Its rows may come in any order. X becomes the union of the tasks' inputs, matched exactly,
+        and Y is NaN where a task is not measured. The base kernel is copied, without the task
+        column, and so is the mean function; nothing is trained yet.
 
         :param options: Passed on to the constructor, for example `learning="approximate"`.
         """
@@ -335,6 +423,21 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """
         Mean, covariance and log density of every row, predicted from all the other rows.
 
-        In closed form, at the present parameters: no refit.
+        In closed form, at the present parameters: no refit. A row's targets that are missing are
+        NaN in its mean and covariance, and its density is that of the others.
         """
-        return leave_one_out(self.joint_solution(), self.data[1])
+        if self.observed is None:
+            return leave_one_out(self.joint_solution(), self.data[1])
+        return leave_one_row_out(self.observed_system(), *self.data, self.mean_function)
+
+    def impute(self) -> Imputation:
+        """
+        The missing targets given all that is observed, at the present parameters.
+
+        :return: `Y` [N, T], the targets with the means of the missing ones filled in; `cov`
+            [N, T, T], the covariance of each row's missing targets, zero for the others.
+        """
+        if self.observed is None:
+            Y = tf.convert_to_tensor(self.data[1])
+            return Imputation(Y, tf.zeros([*Y.shape, self.num_tasks], Y.dtype))
+        return impute(self.observed_system(), *self.data, self.mean_function)

@@ -38,17 +38,18 @@ class IndependentGPs:
     >>> len(model.fit(verbose=0))
     2
 
+    :param data: Inputs [N, D] and targets [N, T]; where a target is NaN, its process does without.
     :param kernel: Copied for each task.
     """
 
     def __init__(
         self, data: RegressionData, kernel: Kernel, *, task_names: Sequence[str] | None = None
     ) -> None:
-        X, Y = self.data = checks.regression_data(data)
+        X, Y = self.data = checks.regression_data(data, missing=True)
         self.num_tasks = int(Y.shape[1])
         self.task_names = checks.task_names(task_names, data, self.num_tasks)
         self.models = [
-            CoolMTGP((X, Y[:, t : t + 1]), copy.deepcopy(kernel), task_names=[name])
+            CoolMTGP(rows_of_task(X, Y, t), copy.deepcopy(kernel), task_names=[name])
             for t, name in enumerate(self.task_names)
         ]
 
@@ -86,6 +87,15 @@ class IndependentGPs:
     ) -> tf.Tensor:
         """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
         return log_density_from_moments(self, data, full_cov, full_output_cov)
+
+
+def rows_of_task(X: tf.Tensor, Y: tf.Tensor, task: int) -> RegressionData:
+    """Inputs and targets, [n, 1], of one task, without the rows where it was not observed."""
+    observed = checks.observed_entries(Y)
+    y = Y[:, task : task + 1]
+    if observed is None:
+        return X, y
+    return tf.boolean_mask(X, observed[:, task]), tf.boolean_mask(y, observed[:, task])
 
 
 class ConvMT:

@@ -16,6 +16,7 @@ from .. import checks
 from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods, solve_chain
 from ..kronecker import JointSolution, chain_task_basis, solve_joint
 from ..linalg import eigh
+from ..observed import ObservedSystem, observed_system
 from ..orders import average_over_orders, random_orders
 from ..profile import ProfiledChain, inner_problem, sigma2_floor
 from ..recovery import (
@@ -70,6 +71,9 @@ class CoolMTGP(JointGPModel):
     Gradients flow from the objective to kernel, mean function, `b` and `sigma2`, and from
     predictions to `Xnew`. Gradients of predictions with respect to parameters are NaN.
 
+    Targets may be missing: NaN in Y. Predictions are then exact given those that are there, and
+    :meth:`fit` is Monte Carlo expectation maximisation (hierarchical learning, spectral engine).
+
     :param data: Inputs X [N, D] and targets Y [N, T]: arrays, lists, data frames, or `tf.Variable`.
     :param kernel: Any GPflow kernel over the inputs, shared by all tasks.
     :param mean_function: Any GPflow mean function.
@@ -98,6 +102,11 @@ class CoolMTGP(JointGPModel):
         self.learning = checks.option(learning, "learning", LEARNING)
         self.engine = checks.option(engine, "engine", ENGINES)
         super().__init__(data, kernel, mean_function, task_names)
+        if self.observed is not None and learning == "approximate":
+            raise ValueError(
+                "Y has NaN, and the approximate objective has no mean over missing targets: use"
+                ' learning="hierarchical".'
+            )
         scales = task_scales(self.centred_targets().numpy())
         ratio = float(np.sqrt(scales.max() / scales.min()))
         if ratio > MAX_SCALE_RATIO:
@@ -128,13 +137,14 @@ class CoolMTGP(JointGPModel):
     def conditional_log_likelihoods(self) -> tf.Tensor:
         """The objective's terms: each task's likelihood given the tasks before it."""
         X, _ = self.data
+        engine = choose_engine(self.num_tasks) if self.engine == "auto" else self.engine
         return conditional_log_likelihoods(
             self.kernel(X),
-            self.centred_targets(),
+            self.centred_completions(),
             self.b,
             self.sigma2,
             learning=self.learning,
-            engine=choose_engine(self.num_tasks) if self.engine == "auto" else self.engine,
+            engine=engine if self.observed is None else "spectral",
         )
 
     def multitask_parameters(
@@ -183,7 +193,7 @@ class CoolMTGP(JointGPModel):
         """
         checks.positive_integer(num_orders, "num_orders")
         lam, U = eigh(self.kernel(self.data[0]))
-        Y = self.centred_targets()
+        Y = self.centred_completions()
         spectrum = exact_spectrum(lam, U, Y)
         starts, box = inner_problem(spectrum, Y.numpy(), sigma2_floor(self.sigma2))
         orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
@@ -196,10 +206,16 @@ class CoolMTGP(JointGPModel):
         basis = chain_task_basis(parameters.W, parameters.B, sigma2)
         return solve_joint(U, spectrum.lam, spectrum.Yr, basis)
 
+    def observed_system(self) -> ObservedSystem:
+        """The covariance of the observed targets at the recovered C and Sigma."""
+        assert self.observed is not None
+        U, spectrum, parameters, _ = self._recover("map", 1, None)
+        return observed_system(U, spectrum.lam, parameters.C, parameters.Sigma, self.observed)
+
     def _recover(self, correlation: str, num_samples: int, seed: int | None):  # type: ignore[no-untyped-def]
         """Eigenvectors, spectrum, joint parameters and sigma2 in float64: one factorisation."""
         lam, U = eigh(self.kernel(self.data[0]))
-        spectrum = exact_spectrum(lam, U, self.centred_targets())
+        spectrum = exact_spectrum(lam, U, self.centred_completions())
         b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
         chain = solve_chain(spectrum, b, sigma2, self.learning)
         if correlation == "map":

@@ -23,6 +23,7 @@ from ..covariances import (
 from ..em import ExactEM
 from ..kronecker import JointSolution, kronecker_log_likelihood, solve_joint, task_basis
 from ..linalg import eigh
+from ..observed import ObservedSystem, observed_system
 from ..spectrum import exact_spectrum
 from ..starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
 from .base import JointGPModel
@@ -68,7 +69,7 @@ class KroneckerMTGP(JointGPModel):
 
     The kernel's variance is fixed, C carries the scale; see :class:`gpflow_cool.CoolMTGP`.
 
-    :param data: Inputs X [N, D] and targets Y [N, T].
+    :param data: Inputs X [N, D] and targets Y [N, T], NaN where one is missing.
     :param kernel: Any GPflow kernel over the inputs, shared by all tasks.
     :param mean_function: Any GPflow mean function.
     :param rank: None for a full C; P for :math:`W W^\top + s^2 I` with W [T, P]; 0 for a diagonal
@@ -98,6 +99,7 @@ class KroneckerMTGP(JointGPModel):
         super().__init__(data, kernel, mean_function, task_names)
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
+        self.has_drawn = task_covariance is not None  # C tells more than independent processes do
         if task_covariance is None:
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
             task_covariance = signal_start(residual, scales) / variance
@@ -170,15 +172,23 @@ class KroneckerMTGP(JointGPModel):
         return ("evidence",)
 
     def objective_terms(self) -> tf.Tensor:
-        """The exact log evidence, as the one term of the objective."""
+        """
+        The exact log evidence, as the one term of the objective; its mean over completions where
+        targets are missing.
+        """
         X, _ = self.data
         evidence = kronecker_log_likelihood(
-            self.kernel(X), self.centred_targets(), self.signal(), self.noise()
+            self.kernel(X), self.centred_completions(), self.signal(), self.noise()
         )
         return evidence[None]
 
     def log_marginal_likelihood(self) -> tf.Tensor:
-        """The exact log evidence, which is the objective, with its gradient."""
+        """
+        The exact log evidence, which is the objective, with its gradient; where targets are
+        missing, of the others, without.
+        """
+        if self.observed is not None:
+            return super().log_marginal_likelihood()
         return self.maximum_log_likelihood_objective()
 
     def expectation_maximisation(self) -> ExactEM:
@@ -207,11 +217,20 @@ class KroneckerMTGP(JointGPModel):
         C, Sigma = tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64)
         return solve_joint(U, spectrum.lam, spectrum.Yr, task_basis(C, Sigma))
 
+    def observed_system(self) -> ObservedSystem:
+        """The covariance of the observed targets at the present C and Sigma."""
+        assert self.observed is not None
+        lam, U = eigh(self.kernel(self.data[0]))
+        return observed_system(U, lam, self.signal(), self.noise(), self.observed)
+
 
 def signal_start(residual: AnyNDArray, scales: AnyNDArray) -> AnyNDArray:
-    """Covariance of the targets, its correlations shrunk a little so that it has an inverse."""
+    """
+    Covariance of the targets, its correlations shrunk a little so that it has an inverse; missing
+    ones, NaN, count as the task's mean.
+    """
     deviation = np.sqrt(scales)
-    standard = (residual - residual.mean(axis=0)) / deviation
+    standard = np.nan_to_num((residual - np.nanmean(residual, axis=0)) / deviation)
     correlation = 0.9 * standard.T @ standard / len(residual)
     np.fill_diagonal(correlation, 1.0)
     return correlation * np.outer(deviation, deviation)

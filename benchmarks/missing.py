@@ -1,0 +1,177 @@
+"""
+What missing targets cost and lose: `python benchmarks/missing.py`.
+
+* Solving with the covariance of the observed targets: conjugate gradients against the Cholesky
+  factorisation, both in one run, and the memory that a round of training needs.
+* With `--mulan FOLDER`: test error on real tables with 40% of the training targets removed.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gpflow
+import numpy as np
+import scipy.linalg
+import tensorflow as tf
+
+from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
+from gpflow_cool.datasets import load_mulan
+from gpflow_cool.observed import dense_covariance, solve
+from gpflow_cool.rounds import DRAWS, Completer
+from gpflow_cool.training import compiled_loss
+
+MISSING = 0.4
+TRAINING = 0.7
+
+
+def problem(N: int, T: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, targets drawn from the model, half of them NaN, and C and Sigma."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=[N, 5])
+    A, B = rng.normal(size=[2, T, T]) / np.sqrt(T)
+    C, Sigma = A @ A.T, 0.1 * (0.5 * np.eye(T) + 0.5 * B @ B.T)
+    K = kernel()(X).numpy()
+    root = np.linalg.cholesky(K + 1e-8 * np.eye(N))
+    Y = root @ rng.normal(size=[N, T]) @ A.T
+    Y += rng.normal(size=[N, T]) @ np.linalg.cholesky(Sigma).T
+    return X, np.where(rng.uniform(size=Y.shape) < 0.5, np.nan, Y), C, Sigma
+
+
+def kernel() -> gpflow.kernels.Kernel:
+    return gpflow.kernels.SquaredExponential(lengthscales=2.0)
+
+
+def fastest(run: Callable[[], Any], repeats: int) -> float:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def compare_solves(N: int, T: int) -> None:
+    """Conjugate gradients against Cholesky, on the same targets, to the same solution."""
+    X, Y, C, Sigma = problem(N, T)
+    model = KroneckerMTGP.ground_truth((X, Y), kernel(), C, Sigma)
+    system = model.observed_system()
+    V = tf.constant(np.nan_to_num(Y)[None])
+    iterate = tf.function(lambda: solve(system, V), autograph=False)
+    solution = iterate()[0].numpy()
+    S, y = dense_covariance(system).numpy(), Y[model.observed]
+    factors: list[Any] = []
+
+    def factorise() -> None:
+        factors[:] = [scipy.linalg.cho_factor(S, lower=True)]
+
+    ours, dense = fastest(iterate, 5), fastest(factorise, 2)
+    expected = scipy.linalg.cho_solve(factors[0], y)
+    error = np.max(np.abs(solution[model.observed] - expected)) / np.max(np.abs(expected))
+    print(f"N={N}, T={T}, {len(y)} observed targets, float64")
+    print(f"  conjugate gradients {ours:.3f} s, relative error {error:.1e}")
+    print(f"  dense Cholesky {dense:.2f} s, ratio {dense / ours:.0f}")
+
+
+def peak_memory(N: int, T: int) -> None:
+    """Peak memory of drawing completions, and of loss and gradient, above what was there before."""
+
+    def one_round(rows: int) -> None:
+        X, Y, _, _ = problem(rows, T)
+        model = CoolMTGP((X, Y), kernel())
+        model.has_drawn = True  # independent processes are another matter
+        model.completions.assign(Completer(model, DRAWS, 0).first)
+        compiled_loss(model)()
+
+    one_round(200)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    one_round(N)
+    extra = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    allowed = 8 * (10 * N * N + 10 * N * T * DRAWS)
+    print(
+        f"N={N}, T={T}: a round peaks at {extra / 1e6:.0f} MB, {extra / allowed:.2f} of ten N x N"
+    )
+    print(f"  matrices plus ten N x T x {DRAWS} arrays ({allowed / 1e6:.0f} MB)")
+
+
+# Real tables ---------------------------------------------------------------------------------
+
+
+def root_mean_square(errors: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def one_split(name: str, folder: str, seed: int) -> dict[str, float]:
+    """Test errors, in standard deviations of the observed training targets."""
+    data = load_mulan(name, folder=folder)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(data.X))
+    train, test = np.split(order, [int(TRAINING * len(order))])
+    X = data.X[:, data.X[train].std(axis=0) > 1e-9]
+    X = (X - X[train].mean(axis=0)) / X[train].std(axis=0)
+    observed = rng.uniform(size=data.Y[train].shape) >= MISSING
+    holes = np.where(observed, data.Y[train], np.nan)
+    Y = (data.Y - np.nanmean(holes, axis=0)) / np.nanstd(holes, axis=0)
+    holes = np.where(observed, Y[train], np.nan)
+    complete = observed.all(axis=1)
+
+    def trained(model: Any, **options: Any) -> Any:
+        model.fit(verbose=0, **options)
+        return model
+
+    def error(model: Any) -> float:
+        return root_mean_square(model.predict_f(X[test])[0].numpy() - Y[test])
+
+    def start() -> gpflow.kernels.Kernel:
+        return gpflow.kernels.SquaredExponential(lengthscales=np.sqrt(X.shape[1]))
+
+    ours = trained(CoolMTGP((X[train], holes), start()), seed=seed)
+    independent = trained(IndependentGPs((X[train], holes), start()))
+    filled = ours.impute()
+    gaps = (filled.Y.numpy() - Y[train])[~observed]
+    rows = train[complete]
+    return {
+        "all known": error(trained(CoolMTGP((X[train], Y[train]), start()))),
+        "40% missing": error(ours),
+        "independent": error(independent),
+        "complete rows": error(trained(CoolMTGP((X[rows], Y[rows]), start())))
+        if len(rows)
+        else np.nan,
+        "filled": root_mean_square(gaps),
+        "within 2 sigma": float(np.mean(np.abs(gaps) < 2.0 * filled.std.numpy()[~observed])),
+    }
+
+
+def real_tables(folder: str, num_splits: int) -> None:
+    for name in ("andro", "slump", "atp1d"):
+        splits = [one_split(name, folder, seed) for seed in range(num_splits)]
+        mean = {key: np.nanmean([split[key] for split in splits]) for key in splits[0]}
+        print(name, ", ".join(f"{key} {value:.3f}" for key, value in mean.items()), flush=True)
+        print(f"  ratio to all known {mean['40% missing'] / mean['all known']:.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--memory", nargs=2, type=int, help="N T: measure memory only")
+    parser.add_argument("--mulan", help="folder of the Mulan tables: measure errors only")
+    parser.add_argument("--splits", type=int, default=5)
+    options = parser.parse_args()
+    if options.memory:
+        peak_memory(*options.memory)
+    elif options.mulan:
+        real_tables(options.mulan, options.splits)
+    else:
+        N, T = (300, 8) if options.quick else (1000, 16)
+        compare_solves(N, T)
+        # A fresh process, so that a peak is its own.
+        command = [sys.executable, __file__, "--memory", str(N), str(T)]
+        subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
