@@ -16,7 +16,7 @@ LAYERS = [
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
-    + ["specification", "saving"],
+    + ["missing", "rounds", "specification", "saving"],
     ["models"],
     ["restoring", "evaluation", "summaries"],
     ["estimator"],
@@ -29,8 +29,8 @@ ORDERED = [
     ["spectrum", "chain", "recovery", "kronecker", "observed"],
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["starting", "covariances"],
-    ["likelihoods", "posteriors"],
-    ["outer", "profile", "em", "callbacks", "monitoring", "training"],
+    ["likelihoods", "posteriors", "missing"],
+    ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "training"],
     ["specification", "saving"],
     ["demo", "cli"],
 ]
