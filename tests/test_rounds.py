@@ -47,7 +47,7 @@ def test_evidence_rises_and_rounds_stop():
 
 
 def test_fills_better_than_independent_processes():
-    X, Y, mask, holes = correlated_data(1)
+    X, Y, mask, holes = correlated_data(3, N=60)
     model = CoolMTGP((X, holes), gpflow.kernels.SquaredExponential())
     independent = model.independent_completion()[0].numpy()
     model.fit(seed=0, verbose=0)
