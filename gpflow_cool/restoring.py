@@ -74,7 +74,7 @@ def restore_cool(saved: Mapping[str, Any], reader: Reader, given: Given) -> Cool
     options = {key: saved["options"][key] for key in ("learning", "engine")}
     model = CoolMTGP(**common(saved, reader, given), **options)
     model.b, model.sigma2 = reader.parameter(saved["b"]), reader.parameter(saved["sigma2"])
-    model.task_column = int(saved["task_column"])
+    restore_joint(model, saved, reader)
     return model
 
 
@@ -82,8 +82,18 @@ def restore_exact(saved: Mapping[str, Any], reader: Reader, given: Given) -> Kro
     model = KroneckerMTGP(**common(saved, reader, given))
     model.signal = reader.module(saved["signal"], "covariance")
     model.noise = reader.module(saved["noise"], "covariance")
-    model.task_column = int(saved["task_column"])
+    restore_joint(model, saved, reader)
     return model
+
+
+def restore_joint(
+    model: CoolMTGP | KroneckerMTGP, saved: Mapping[str, Any], reader: Reader
+) -> None:
+    """Set what the joint models share besides the arguments of their constructors."""
+    model.task_column = int(saved["task_column"])
+    if model.completions is not None:
+        model.completions.assign(reader.array(saved["completions"]))
+        model.has_drawn = bool(saved["has_drawn"])
 
 
 def restore_independent(saved: Mapping[str, Any], reader: Reader, given: Given) -> IndependentGPs:

@@ -20,7 +20,10 @@ ROUNDS = 8
 DRAWS = 16
 
 TOLERANCE = 1e-3
-"""Rounds end when one changes the evidence by less than this many nats an observed target."""
+"""Rounds end when one gains less than this many nats an observed target."""
+
+FIRST_ROUNDS = 2
+"""As many rounds are always followed by another: one on first guesses, one on the first draws."""
 
 ROUND_STEPS = {"profile": 10, "scipy": 30, "em": 20}
 DEFAULT_ROUND_STEPS = 50
@@ -72,9 +75,14 @@ class Completer:
         completed = tf.cast(drawn, mean.dtype) + mean
         return tf.where(model.observed, model.data[1], completed)
 
+    @property
+    def knows_evidence(self) -> bool:
+        """Whether the observed targets are few enough for their evidence to be cheap."""
+        return self.num_observed <= observed.MAX_DENSE
+
     def evidence(self, system: ObservedSystem) -> float | None:
-        """Log evidence of the observed targets, if they are few enough for it to be cheap."""
-        if self.num_observed > observed.MAX_DENSE:
+        """Log evidence of the observed targets, if it is cheap."""
+        if not self.knows_evidence:
             return None
         return float(observed_log_evidence(system, self.model.centred_targets()))
 
@@ -96,7 +104,10 @@ def train_in_rounds(
     tolerance: float,
 ) -> tuple[bool, str, Result]:
     """
-    Maximise, draw the missing targets anew, and so on, until a round changes little.
+    Maximise, draw the missing targets anew, and so on, until a round gains little.
+
+    A gain is one of the evidence of the observed targets. It may be negative near the end, where
+    the model's objective and the evidence are not quite of one mind: the best round is kept.
 
     :param maximise: Lets the optimiser take its steps at the present completions.
     :return: Whether rounds converged, how they ended, and what the last `maximise` returned.
@@ -111,9 +122,12 @@ def train_in_rounds(
                 finish_round(run, completer, previous)
             raise
         system, score = finish_round(run, completer, previous)
-        if abs(score - previous) < tolerance * completer.num_observed:
-            change = f"changed the evidence by less than {tolerance:g} nats an observed target"
-            return True, f"round {run.round} {change}", result
+        gain = score - previous
+        if not completer.knows_evidence:  # losses of different completions may go either way
+            gain = abs(gain)
+        if run.round >= FIRST_ROUNDS and gain < tolerance * completer.num_observed:
+            message = f"round {run.round} gained less than {tolerance:g} nats an observed target"
+            return True, message, result
         previous = score
         if run.round + 1 < rounds:
             run.model.completions.assign(completer.draw(system))

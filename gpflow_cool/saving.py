@@ -70,7 +70,14 @@ def model_document(model: Any, writer: Writer) -> dict[str, Any]:
 
 
 def joint_particulars(model: Any, writer: Writer) -> dict[str, Any]:
+    completions = {}
+    if model.completions is not None:  # C and Sigma are recovered from them
+        completions = {
+            "completions": writer.array("completions", model.completions),
+            "has_drawn": bool(model.has_drawn),
+        }
     return {
+        **completions,
         "task_column": int(model.task_column),
         "kernel": writer.module(model.kernel, "kernel"),
         "mean_function": writer.module(model.mean_function, "mean_function"),

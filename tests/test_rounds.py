@@ -36,9 +36,9 @@ def test_evidence_rises_and_rounds_stop():
     evidence = [r["evidence"] for r in history.rounds]
     n = np.count_nonzero(model.observed)
     assert np.all(np.diff(evidence) > -1e-3 * n) and evidence[-1] > evidence[0] + 1.0
-    changes = np.abs(np.diff(evidence)) / n
-    assert np.all(changes[:-1] >= 1e-3) and changes[-1] < 1e-3  # the first round that changes less
-    assert history.converged and "less than 0.001 nats an observed target" in history.message
+    gains = np.diff(evidence) / n
+    assert np.all(gains[1:-1] >= 1e-3) and gains[-1] < 1e-3  # the first that gains less, from 2 on
+    assert history.converged and "gained less than 0.001 nats an observed" in history.message
     assert len(history.rounds) < 20
     assert_close([r["change"] for r in history.rounds[1:]], np.diff(evidence), 1e-12)
     assert sorted(set(history.history["round"])) == [float(r) for r in range(len(evidence))]
@@ -47,7 +47,7 @@ def test_evidence_rises_and_rounds_stop():
 
 
 def test_fills_better_than_independent_processes():
-    X, Y, mask, holes = correlated_data(1)
+    X, Y, mask, holes = correlated_data(3, N=60)
     model = CoolMTGP((X, holes), gpflow.kernels.SquaredExponential())
     independent = model.independent_completion()[0].numpy()
     model.fit(seed=0, verbose=0)
@@ -67,7 +67,7 @@ def test_same_seed_same_result_and_options_count():
         "fewer": {"seed": 3, "draws": 4},
     }.items():
         model = cool()
-        model.fit(rounds=2, verbose=0, tolerance=0.0, **options)
+        model.fit(rounds=2, verbose=0, **options)
         fits[name] = model.task_covariance().numpy(), model.completions.shape
     assert np.array_equal(fits["first"][0], fits["again"][0])
     assert not np.array_equal(fits["first"][0], fits["other"][0])
@@ -79,16 +79,16 @@ def test_completions_are_draws_in_pairs_around_the_mean():
     model.fit(seed=0, rounds=3, tolerance=0.0, verbose=0)
     drawn, Y = model.completions.numpy(), model.data[1].numpy()
     assert drawn.shape == (16, 30, 3)
-    assert np.array_equal(drawn[:, model.observed], np.broadcast_to(Y[model.observed], (16, 53)))
+    assert all(np.array_equal(each[model.observed], Y[model.observed]) for each in drawn)
     pairs = drawn[:8] + drawn[8:]
     assert_close(pairs, np.broadcast_to(pairs[:1], pairs.shape), 1e-9)
 
 
 def test_a_second_fit_goes_on_from_the_first():
     model = cool()
-    first = model.fit(seed=0, verbose=0).rounds[-1]["evidence"]
+    first = [r["evidence"] for r in model.fit(seed=0, verbose=0).rounds]
     second = [r["evidence"] for r in model.fit(seed=0, verbose=0).rounds]
-    assert len(second) <= 3 and abs(second[-1] - first) < 0.05 * abs(first)
+    assert len(second) == 3 and abs(second[0] - max(first)) < 0.1 * (max(first) - first[0])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_everything_frozen_still_draws():
     model = cool()
     gpflow.set_trainable(model, False)
     history = model.fit(seed=0, rounds=2, tolerance=0.0, verbose=0)
-    assert len(history.rounds) == 2 and model.completions.shape[0] == 16
+    assert len(history.rounds) == 2 and len(model.completions.numpy()) == 16
 
 
 # Tasks at different inputs -------------------------------------------------------------------
@@ -221,8 +221,8 @@ def test_evidence_and_predictions_equal_coregionalization(rng, rows):
 def test_pivot_to_the_union_of_inputs():
     X_aug = np.array([[2.0, 1], [0.0, 0], [2.0, 0], [1.0, 1], [2.0, 1], [-0.0, 1]])
     X, Y = pivot(X_aug, np.arange(6.0)[:, None], 2, 1)
-    assert np.array_equal(X, [[0.0], [2.0], [2.0], [1.0]])
-    assert np.array_equal(Y, [[1, 5], [2, 0], [np.nan, 4], [np.nan, 3]], equal_nan=True)
+    assert np.array_equal(X, [[0.0], [2.0], [1.0], [2.0]])
+    assert np.array_equal(Y, [[1, 5], [2, 0], [np.nan, 3], [np.nan, 4]], equal_nan=True)
 
 
 def test_a_task_that_is_never_measured_is_refused(rng):

@@ -162,8 +162,9 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         :param rounds: How many rounds at most, where targets are missing.
         :param draws: How many completions of the missing targets, an even number: they come in
             pairs on both sides of the mean.
-        :param tolerance: Training ends when a round changes the log evidence of the observed
-            targets (the objective, if they are too many for that) by less than this for each one.
+        :param tolerance: Training ends when a round raises the log evidence of the observed targets
+            by less than this for each one; if they are too many for that, when it changes the
+            objective by less.
         :return: Loss, terms, gradient norm and seconds of every step, and how it ended.
         """
         return fit(
