@@ -61,7 +61,8 @@ format: $(VENV)/.installed-test
 
 tutorials: $(VENV)/.installed-docs
 	@cd tutorials && for script in *.py; do echo "== $$script"; \
-	  $(abspath $(BIN))/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute $$script || exit 1; done
+	  $(abspath $(BIN))/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute $$script \
+	  && $(abspath $(BIN))/python ../docs/tidy_notebook.py $${script%.py}.ipynb || exit 1; done
 
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \

@@ -6,12 +6,11 @@ between their noises, learnt through conditional one-output likelihoods (Cool-MT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
-from .recovery import MultitaskParameters
-
 if TYPE_CHECKING:
     from .estimator import CoolMTGPRegressor
+    from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
     from .persistence import load
+    from .recovery import MultitaskParameters
 
 __all__ = [
     "ConvMT",
@@ -24,11 +23,24 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_LAZY = {"CoolMTGPRegressor": "estimator", "load": "persistence"}
-"""Imported when asked for: the estimator needs scikit-learn, which not everybody has."""
+_MODULES = {
+    "ConvMT": "models",
+    "CoolMTGP": "models",
+    "CoolMTGPRegressor": "estimator",
+    "IndependentGPs": "models",
+    "KroneckerMTGP": "models",
+    "MultitaskParameters": "recovery",
+    "load": "persistence",
+}
+"""Imported when asked for: `gpflow-cool --help` needs no TensorFlow, and not everybody has
+scikit-learn, which the estimator needs."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

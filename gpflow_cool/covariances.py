@@ -115,7 +115,8 @@ def variances(
 def deviations(S: AnyNDArray) -> AnyNDArray:
     """Standard deviations of a covariance, [T]; a small one for a task that has none."""
     deviation = np.sqrt(np.maximum(np.diag(S), 0.0))  # rounding may be below zero
-    return np.maximum(deviation, SMALLEST_DEVIATION * max(np.max(deviation), np.finfo(S.dtype).tiny))
+    largest = max(np.max(deviation), np.finfo(S.dtype).tiny)
+    return np.maximum(deviation, SMALLEST_DEVIATION * largest)
 
 
 def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:
@@ -124,7 +125,7 @@ def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:
     are raised just above rounding.
     """
     deviation = deviations(S).astype(np.float64)
-    rounding = 100.0 * len(S) * np.finfo(np.float64).eps
+    rounding = float(100.0 * len(S) * np.finfo(np.float64).eps)
     R = lift_eigenvalues(S / np.outer(deviation, deviation), np.ones(len(S)), rounding)
     return np.asarray(deviation[:, None] * np.linalg.cholesky(R), S.dtype)
 

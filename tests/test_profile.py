@@ -1,4 +1,4 @@
-"""Profiled training: the envelope gradient, what stays fixed, priors, and how little it computes."""
+"""Profiled training: the envelope gradient, what stays fixed, priors, how little it computes."""
 
 import gpflow
 import numpy as np
@@ -246,7 +246,7 @@ def test_optimum_with_priors_is_that_of_plain_lbfgs(rng, kind, learning):
     assert_allclose(history.history["loss"][-1], profiled.training_loss(), rtol=1e-10)
 
 
-# Bounds that the inner problem does not know -------------------------------------------------------
+# Bounds that the inner problem does not know --------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["b", "sigma2"])

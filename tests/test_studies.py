@@ -273,7 +273,7 @@ def without_times(path):
 
 def run_edm(out, data, **options):
     common = {"quick": True, "data": data, "sets": "edm", "kernels": "linear", "splits": 3}
-    common["methods"] = "cool-hierarchical,independent"
+    common["methods"] = "cool-hierarchical"
     return studies.run("real", out=out, **(common | options))
 
 
@@ -297,18 +297,18 @@ def test_interrupted_and_resumed_gives_the_same_file(
     with path.open("a") as file:
         file.write("edm,linear,cool-h")  # a line that was cut off
     resumed = run_edm(tmp_path / "parts", data)
-    assert len(calls) == 3 + 4  # two of six were there
-    assert "4 of 6 units to do, 2 are there already" in capsys.readouterr().out
+    assert len(calls) == 3 + 1  # two of three were there
+    assert "1 of 3 units to do, 2 are there already" in capsys.readouterr().out
     assert without_times(resumed.csv) == without_times(whole.csv)
     run_edm(tmp_path / "parts", data)
-    assert len(calls) == 7
-    run_edm(tmp_path / "parts", data, seed=9)  # other settings: nothing is there yet
-    assert len(calls) == 13
+    assert len(calls) == 4
+    run_edm(tmp_path / "parts", data, seed=9, splits=1)  # other settings: not there yet
+    assert len(calls) == 5
 
 
 def test_pieces_add_up_in_one_table(tmp_path, data, no_figures):
-    run_edm(tmp_path, data, methods="independent")
-    result = run_edm(tmp_path, data, methods=["cool-hierarchical"])
+    run_edm(tmp_path, data, methods="independent", splits=1)
+    result = run_edm(tmp_path, data, methods=["cool-hierarchical"], splits=1)
     assert {row["method"] for row in result.rows} == {"independent", "cool-hierarchical"}
 
 
@@ -333,13 +333,14 @@ def test_a_unit_that_fails_is_told_and_tried_again(tmp_path, data, monkeypatch, 
         return train(model, steps)
 
     monkeypatch.setattr(methods, "train", failing)
-    result = run_edm(tmp_path, data, splits=1)
+    options = {"splits": 1, "methods": "cool-hierarchical,independent"}
+    result = run_edm(tmp_path, data, **options)
     assert [row["method"] for row in result.rows] == ["independent"]
     assert "cool-hierarchical 0 failed: ValueError: cannot" in capsys.readouterr().out
     with pytest.raises(StudyError, match="Every one of 1 units failed.*cannot"):
-        run_edm(tmp_path, data, splits=1)
+        run_edm(tmp_path, data, **options)
     monkeypatch.setattr(methods, "train", train)
-    assert len(run_edm(tmp_path, data, splits=1).rows) == 2
+    assert len(run_edm(tmp_path, data, **options).rows) == 2
 
 
 def test_missing_arrays_are_computed_again_without_a_second_row(tmp_path):

@@ -69,10 +69,12 @@ def test_history_tells_what_happened(data):
 
 def test_restarts_with_a_seed_repeat_themselves(data):
     histories = [make(data).fit("profile", restarts=2, seed=7, verbose=0) for _ in range(2)]
-    assert histories[0].history["loss"] == histories[1].history["loss"]
+    # Threads may add up in another order: the same to rounding, which L-BFGS lets grow a little.
+    assert_allclose(histories[0].history["loss"], histories[1].history["loss"], rtol=1e-6)
     assert set(histories[0].history["restart"]) == {0.0, 1.0, 2.0}
     other = make(data).fit("profile", restarts=2, seed=8, verbose=0)
-    assert other.history["loss"] != histories[0].history["loss"]
+    first = [h.history["loss"][h.history["restart"].index(1.0)] for h in (histories[0], other)]
+    assert abs(first[0] - first[1]) > 1e-6
 
 
 def test_the_best_restart_wins(data):

@@ -65,7 +65,7 @@ for column, (name, model) in enumerate(models.items()):
 
 # %%
 points = np.array([[0.0], [0.25], [0.5]])
-fig, axes = plt.subplots(3, 4, figsize=(12, 9), layout="constrained", sharex="row", sharey="row")
+fig, axes = plt.subplots(3, 4, figsize=(12, 9), layout="constrained")
 for column, (name, model) in enumerate(models.items()):
     mean, cov = model.predict_y(points, full_output_cov=True)
     for row, x in enumerate(points[:, 0]):

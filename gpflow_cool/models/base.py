@@ -90,8 +90,10 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         Train the model, and leave it with the best parameters seen.
 
         :param optimizer: "profile" solves for b and sigma2 inside and runs L-BFGS over the rest,
-            with about ten eigendecompositions; "scipy" is L-BFGS over everything; "adam" is Adam.
-            A `gpflow.optimizers.Scipy` or a Keras optimizer is used as it is.
+            with about ten eigendecompositions; "scipy" is L-BFGS over everything, which "profile"
+            also is where nothing can be solved for; "adam" is Adam; "em" is expectation
+            maximisation over full C and Sigma, for :class:`gpflow_cool.KroneckerMTGP`. A
+            `gpflow.optimizers.Scipy` or a Keras optimizer is used as it is.
         :param steps: How many steps at most.
         :param callbacks: Keras callbacks; a step is an epoch to them. Setting `stop_training` of
             the model ends training with any optimizer.

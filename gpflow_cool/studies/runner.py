@@ -27,6 +27,9 @@ DPI = 150
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, tf.errors.OpError)
 """What a method may raise on data that are too much for it; LinAlgError is a ValueError."""
 
+COLLECT_AFTER = 2.0
+"""Seconds of a unit after which garbage is collected, which takes some tenths of a second."""
+
 REFINE_AFTER = 20.0
 """Seconds after which the estimate is printed again, by the pace so far."""
 
@@ -184,8 +187,10 @@ def do(unit: Unit, store: ArrayStore) -> Row:
         if unit.has_arrays:
             store.save(unit.identity, outcome.arrays)
         row = {**outcome.values, "status": OK}
-    gc.collect()  # compiled functions are cycles, and hold their model's matrices
-    return {**row, "seconds": round(time.perf_counter() - started, 3)}
+    seconds = time.perf_counter() - started
+    if seconds > COLLECT_AFTER:
+        gc.collect()  # compiled functions are cycles, and hold their model's matrices
+    return {**row, "seconds": round(seconds, 3)}
 
 
 def print_estimate(pending: Sequence[tuple[Unit, Any]], total: int) -> None:
