@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 LAYERS = [
     ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"],
-    ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
+    ["spectrum", "chain", "recovery", "kronecker", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
     + ["specification", "saving"],
@@ -26,7 +26,7 @@ LAYERS = [
 
 # Within one of these a later module may import an earlier one; other siblings are strangers.
 ORDERED = [
-    ["spectrum", "chain", "recovery", "kronecker", "observed"],
+    ["spectrum", "chain", "recovery", "kronecker"],
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors"],
