@@ -78,8 +78,8 @@ def cholesky_with_jitter(S: TensorType) -> tf.Tensor:
     GPflow's default jitter, relative to the mean of the diagonal, is added to the diagonal.
     """
     diagonal = tf.linalg.diag_part(S)
-    scale = tf.reduce_mean(diagonal, axis=-1, keepdims=True) + np.finfo(S.dtype.as_numpy_dtype).tiny
-    jitter = tf.cast(default_jitter(), S.dtype) * scale
+    jitter = tf.cast(default_jitter(), S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
+    jitter = tf.maximum(jitter, np.finfo(S.dtype.as_numpy_dtype).tiny)  # S may be zero
     return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
 
 

@@ -9,6 +9,9 @@ from gpflow.base import AnyNDArray
 
 MAX_LOG_RATIO = 50.0
 
+LARGEST_LOGARITHM = 80.0
+"""A line search that steps further than this is held here, where nothing overflows yet."""
+
 
 def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     """
@@ -68,7 +71,7 @@ class OuterVector:
             if bound is None:
                 p.unconstrained_variable.assign(value)
             else:
-                p.assign(bound + np.exp(value))
+                p.assign(bound + np.exp(np.clip(value, -LARGEST_LOGARITHM, LARGEST_LOGARITHM)))
 
     def gradient(self, gradients: Sequence[AnyNDArray]) -> AnyNDArray:
         """Gradient with respect to x from those with respect to the unconstrained variables."""

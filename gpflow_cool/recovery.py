@@ -108,7 +108,10 @@ def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
     Correlation of the MAP input weights,
     :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
     """
-    root = tf.sqrt(spectrum.lam)[:, None]
+    lam = spectrum.lam
+    rounding = np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
+    # Eigenvalues that are zero to rounding would lend a signal to what lies outside the span of K.
+    root = tf.sqrt(tf.where(lam > rounding, lam, tf.zeros_like(lam)))[:, None]
     eps = np.finfo(np.float64).eps
     A = mean_dual_vectors(spectrum, chain)
     floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(A, axis=0)

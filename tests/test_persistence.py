@@ -149,8 +149,8 @@ def test_a_new_process_predicts_the_same(data, rng, tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
     mean, cov = model.predict_f_full_cov(Xnew)
     with np.load(tmp_path / "out.npz") as there:
-        np.testing.assert_allclose(there["mean"], mean, rtol=1e-13, atol=1e-14)
-        np.testing.assert_allclose(there["cov"], cov, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(there["mean"], mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(there["cov"], cov, rtol=1e-10, atol=1e-12)
 
 
 def round_trip(module, kind):
