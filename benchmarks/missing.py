@@ -22,8 +22,8 @@ import tensorflow as tf
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan
 from gpflow_cool.observed import solve
+from gpflow_cool.optimizers import compiled_loss
 from gpflow_cool.rounds import DRAWS, Completer
-from gpflow_cool.training import compiled_loss
 
 MISSING = 0.4
 TRAINING = 0.7

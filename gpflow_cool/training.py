@@ -9,25 +9,20 @@ seen, whatever happened on the way.
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import gpflow
 import numpy as np
-import scipy.optimize
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.keras import tf_keras
 
 from . import checks
 from .callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
+from .history import History, Outcome, Run, TrainingStopped
+from .optimizers import FAILURES, Evaluate, Method, resolve_optimizer
 from .outer import OuterVector
-from .profile import Evaluation
 from .rounds import (
     DEFAULT_ROUND_STEPS,
     DRAWS,
@@ -36,155 +31,12 @@ from .rounds import (
     TOLERANCE,
     Completer,
     check_rounds,
-    snapshot,
-    state_variables,
     train_in_rounds,
 )
 from .starting import half_median_distance
 
-OPTIMIZERS = ("profile", "scipy", "adam", "em")
 MAX_STEPS = 1000
 DEFAULT_STEPS = {"profile": 200}
-ADAM_RATE = 0.05
-LBFGS_OPTIONS = {"ftol": 1e-10, "gtol": 1e-3, "maxcor": 20}
-EM_TOLERANCE = 1e-4
-FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
-"""What a factorisation raises that cannot be done."""
-
-
-Evaluate = Callable[[], Evaluation]
-"""Evaluates the loss at the model's present parameters."""
-
-
-class Profile(Protocol):
-    """A loss with some of its parameters solved for."""
-
-    parameters: list[Parameter]
-
-    def evaluate(self) -> Evaluation: ...
-
-
-class TrainingStopped(Exception):
-    """A callback, or the user, asked for an end."""
-
-
-@dataclass
-class History:
-    """
-    What happened during a fit, in the form of Keras's History.
-
-    `history` has one entry a step under "loss", "gradient_norm", "seconds" (since the start),
-    "restart" (0 for the first attempt), and one of "terms/NAME" for each term of the objective.
-    Where targets are missing there is also "round", and `rounds` has one entry a round.
-    """
-
-    params: dict[str, Any]
-    history: dict[str, list[float]] = field(default_factory=dict)
-    epoch: list[int] = field(default_factory=list)
-    attempts: list[str] = field(default_factory=list)
-    """How each attempt ended."""
-
-    rounds: list[dict[str, float]] = field(default_factory=list)
-    """For each round: "round", "restart", "loss", "evidence" of the observed targets after it (NaN
-    if they are too many), and by how much that (or the objective) changed."""
-
-    converged: bool = False
-    message: str = ""
-
-    def append(self, logs: dict[str, float]) -> None:
-        self.epoch.append(len(self.epoch))
-        for name, value in logs.items():
-            self.history.setdefault(name, []).append(value)
-
-
-class Kept(NamedTuple):
-    """What the best round led to."""
-
-    score: float
-    restart: int
-    weights: list[AnyNDArray]
-
-
-class Run:
-    """One fit: counts steps, remembers the best parameters, and tells the callbacks."""
-
-    def __init__(self, model: Any, history: History, callbacks: CallbackList) -> None:
-        self.model = model
-        self.history = history
-        self.callbacks = callbacks
-        self.restart = 0
-        self.started = time.perf_counter()
-        self.interrupted = False
-        self.variables = model.trainable_variables  # once: looking them up takes milliseconds
-        self.state = state_variables(model)
-        self.best_loss = np.inf
-        self.best_weights = snapshot(self.state)
-        self.round: int | None = None
-        self.kept: Kept | None = None
-        self.last_logs: dict[str, float] = {}
-
-    def observe(self, loss: float) -> None:
-        """Remember the model's present parameters if they are the best so far."""
-        if loss < self.best_loss:  # never for NaN
-            self.best_loss = loss
-            self.best_weights = snapshot(self.state)
-
-    def forget(self) -> None:
-        """Start anew with the present parameters: losses of other completions do not compare."""
-        self.best_loss = np.inf
-        self.best_weights = snapshot(self.state)
-
-    def keep(self, score: float, *, always: bool) -> None:
-        """
-        Keep a round that scored best; or, with `always`, any but one that another attempt beats.
-        """
-        here = Kept(score, self.restart, snapshot(self.state))
-        kept = self.kept
-        if kept is None or score > kept.score or (always and kept.restart == self.restart):
-            self.kept = here
-
-    def settle(self) -> None:
-        """Make the best round of all attempts the best."""
-        if self.kept is not None:
-            self.best_loss, self.best_weights = -self.kept.score, self.kept.weights
-
-    def restore_best(self) -> None:
-        """Set the parameters to the best seen; without a finite loss, to those at the start."""
-        for variable, value in zip(self.state, self.best_weights, strict=True):
-            variable.assign(value)
-
-    def step(self, evaluation: Evaluation) -> None:
-        """Record a step whose parameters the model has now; stop if anybody asked for it."""
-        self.observe(evaluation.loss)
-        squares = [float(np.sum(np.square(g))) for g in evaluation.gradients]
-        logs = {
-            "loss": evaluation.loss,
-            "gradient_norm": float(np.sqrt(sum(squares))),
-            "seconds": time.perf_counter() - self.started,
-            "restart": float(self.restart),
-        }
-        if self.round is not None:
-            logs["round"] = float(self.round)
-        names = self.model.objective_term_names
-        logs.update({f"terms/{n}": float(v) for n, v in zip(names, evaluation.terms, strict=True)})
-        number = len(self.history.epoch)
-        self.callbacks.step_begin(number)
-        self.last_logs = self.callbacks.step_end(number, logs)
-        self.history.append(self.last_logs)
-        if self.model.stop_training:
-            by = "Ctrl-C" if self.interrupted else "a callback"
-            raise TrainingStopped(f"stopped by {by} at step {number}")
-        if not np.isfinite(evaluation.loss):
-            raise FloatingPointError(f"the loss became {evaluation.loss}")
-
-
-@dataclass
-class Outcome:
-    """How one attempt ended."""
-
-    converged: bool
-    message: str
-    failed: bool = False
 
 
 def fit(
@@ -381,21 +233,6 @@ def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) ->
         parameter.assign(value)
 
 
-# Optimisers ----------------------------------------------------------------------------------
-
-
-class Method(NamedTuple):
-    """An optimiser, resolved."""
-
-    name: str
-    evaluate: Evaluate
-    minimise: Callable[[Run, int, Evaluate], Outcome]
-    keras_optimizer: Any = None
-    trains_kernel: bool = True
-    prepare: Callable[[], None] | None = None
-    """What to do before each attempt."""
-
-
 def in_rounds(method: Method, completer: Completer, rounds: int, tolerance: float) -> Method:
     """The same optimiser for targets of which some are missing, see :mod:`gpflow_cool.rounds`."""
     model = completer.model
@@ -415,172 +252,3 @@ def in_rounds(method: Method, completer: Completer, rounds: int, tolerance: floa
         return Outcome(converged, f"{message}; in the last one: {last.message}")
 
     return method._replace(minimise=minimise, prepare=prepare)
-
-
-def resolve_optimizer(model: Any, optimizer: Any) -> Method:
-    """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
-    if isinstance(optimizer, str):
-        checks.option(optimizer, "optimizer", OPTIMIZERS)
-        profile = model.profile() if optimizer == "profile" else None
-        if profile is not None:
-            vector = OuterVector(profile.parameters, logarithms=True)
-            return Method("profile", remember(model, profile.evaluate), partial(lbfgs, vector))
-        if optimizer == "em":
-            em = model.expectation_maximisation()
-            return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
-        if optimizer != "adam":  # "scipy", or nothing to solve for
-            vector = OuterVector(model.trainable_parameters)
-            return Method("scipy", remember(model, compiled_loss(model)), partial(lbfgs, vector))
-        optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
-    evaluate = remember(model, compiled_loss(model))
-    if isinstance(optimizer, gpflow.optimizers.Scipy):
-        return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
-    if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
-        name = type(optimizer).__name__.lower()
-        keras_steps = KerasSteps(optimizer, model.trainable_variables)
-        return Method(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
-    raise ValueError(
-        f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
-        " gpflow.optimizers.Scipy, or a Keras optimizer object."
-    )
-
-
-def compiled_loss(model: Any) -> Evaluate:
-    """Loss, gradient with respect to all trainable variables, and terms, in one compiled pass."""
-    variables = model.trainable_variables
-
-    @tf.function(autograph=False)  # nothing to convert, and converting takes seconds
-    def compute() -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            terms = model.objective_terms()
-            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
-        return loss, tape.gradient(loss, variables, unconnected_gradients="zero"), terms
-
-    def evaluate() -> Evaluation:
-        loss, gradients, terms = compute()
-        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
-
-    return evaluate
-
-
-def remember(model: Any, evaluate: Evaluate) -> Evaluate:
-    """The same, without evaluating twice in a row at the same parameters."""
-    variables = state_variables(model)
-    state = np.full(1, np.nan)
-    last: Evaluation | None = None
-
-    def remembered() -> Evaluation:
-        nonlocal state, last
-        if last is None or not unchanged(weights(variables), state):
-            last = evaluate()
-            state = weights(variables)
-        return last
-
-    return remembered
-
-
-def unchanged(now: AnyNDArray, before: AnyNDArray) -> bool:
-    return now.shape == before.shape and np.allclose(now, before, rtol=1e-13, atol=0.0)
-
-
-def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:
-    """All variables in one vector."""
-    parts = [np.ravel(variable.numpy()) for variable in variables]
-    return np.concatenate([np.zeros(0), *parts])
-
-
-def lbfgs(vector: OuterVector, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-    """SciPy's L-BFGS-B: each iteration is a step, each evaluation may be the best."""
-    last: list[Evaluation] = []
-
-    def loss_and_gradient(x: AnyNDArray) -> tuple[float, AnyNDArray]:
-        vector.assign(x)
-        evaluation = evaluate()
-        if not np.isfinite(evaluation.loss):
-            raise FloatingPointError(f"the loss became {evaluation.loss}")
-        run.observe(evaluation.loss)
-        last[:] = [evaluation]
-        return evaluation.loss, vector.gradient(evaluation.gradients)
-
-    if vector.size == 0:
-        run.step(evaluate())
-        return Outcome(True, "solved: no parameter is left to iterate over")
-    num_steps = len(run.history.epoch)
-    result = scipy.optimize.minimize(
-        loss_and_gradient,
-        vector.numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        callback=lambda _: run.step(last[0]),
-        options={**LBFGS_OPTIONS, "maxiter": steps, "maxfun": 20 * steps},
-    )
-    if len(run.history.epoch) == num_steps:  # converged where it started
-        run.step(last[0])
-    return Outcome(bool(result.success), str(result.message))
-
-
-def minimise_em(em: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-    """Expectation maximisation until a step gains less than `EM_TOLERANCE` nats."""
-    em.prepare()
-    previous = evaluate().loss
-    for _ in range(steps):
-        em.step()
-        evaluation = evaluate()
-        run.step(evaluation)
-        if previous - evaluation.loss < EM_TOLERANCE:
-            return Outcome(True, f"a step gained less than {EM_TOLERANCE} nats")
-        previous = evaluation.loss
-    return Outcome(False, f"took all {steps} steps")
-
-
-def minimise_gpflow(
-    optimizer: gpflow.optimizers.Scipy, run: Run, steps: int, evaluate: Evaluate
-) -> Outcome:
-    """GPflow's own optimiser object; recording a step costs one more evaluation."""
-    num_steps = len(run.history.epoch)
-    result = optimizer.minimize(
-        run.model.training_loss,
-        run.variables,
-        step_callback=lambda *_: run.step(evaluate()),
-        options={"maxiter": steps},
-    )
-    if len(run.history.epoch) == num_steps:  # converged where it started
-        run.step(evaluate())
-    return Outcome(bool(result.success), str(result.message))
-
-
-class KerasSteps:
-    """Steps of a Keras optimizer, compiled: as they are they take longer than the gradient."""
-
-    def __init__(self, optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-        if variables and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-            optimizer.build(variables)
-        state = optimizer.variables
-        state = list(state() if callable(state) else state)  # a method in older ones
-        rate = getattr(optimizer, "learning_rate", None)
-        self.state = [*state, rate] if isinstance(rate, tf.Variable) else state
-        self.start = [variable.numpy() for variable in self.state]
-
-        @tf.function(autograph=False)
-        def apply(gradients: list[tf.Tensor]) -> None:
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-        self.apply = apply
-
-    def reset(self) -> None:
-        """Forget momentum and rate of the last attempt."""
-        for variable, value in zip(self.state, self.start, strict=True):
-            variable.assign(value)
-
-
-def minimise_keras(optimizer: KerasSteps, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-    """A Keras optimizer, one gradient a step, recorded before the parameters change."""
-    optimizer.reset()
-    for _ in range(steps):
-        evaluation = evaluate()
-        run.step(evaluation)
-        optimizer.apply([tf.constant(g) for g in evaluation.gradients])
-    run.observe(evaluate().loss)
-    flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
-    return Outcome(flat, f"took all {steps} steps")

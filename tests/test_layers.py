@@ -16,7 +16,7 @@ LAYERS = [
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
-    + ["missing", "rounds", "specification", "saving"],
+    + ["missing", "rounds", "history", "optimizers", "specification", "saving"],
     ["models"],
     ["restoring", "evaluation", "summaries"],
     ["estimator"],
@@ -30,7 +30,8 @@ ORDERED = [
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
-    ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "training"],
+    ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]
+    + ["training"],
     ["specification", "saving"],
     ["demo", "cli"],
 ]

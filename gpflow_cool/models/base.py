@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from .. import checks
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
+from ..history import History
 from ..kronecker import JointSolution, LeaveOneOut, leave_one_out, log_evidence
 from ..likelihoods import CorrelatedGaussian
 from ..linalg import correlation_from_covariance
@@ -32,10 +33,11 @@ from ..missing import (
     solve_observed,
 )
 from ..observed import ObservedSystem, observed_log_evidence
+from ..optimizers import Profile
 from ..posteriors import JointPosterior
 from ..rounds import DRAWS, ROUNDS, TOLERANCE
 from ..saving import save
-from ..training import History, Profile, fit
+from ..training import fit
 
 
 class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):

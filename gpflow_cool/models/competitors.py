@@ -15,8 +15,8 @@ from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
 
 from .. import checks
+from ..history import History
 from ..linalg import gaussian_log_density, univariate_log_densities
-from ..training import History
 from .cool import CoolMTGP
 
 CONV_MT_STEPS = 1000
