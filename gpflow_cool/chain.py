@@ -128,7 +128,7 @@ def log_likelihood_terms(
 @check_shapes("b: [T]", "sigma2: [T]")
 def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning: str) -> Chain:
     """Solve the chain on a spectrum: diagonal algebra and T systems of size T x T, O(R T^3)."""
-    lam, Yr, G0, num_rows = spectrum
+    lam, Yr, G0, num_rows, _ = spectrum
     num_tasks = Yr.shape[1]
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
@@ -181,7 +181,7 @@ def chain_gradient(
 
     :param weights: g, what the terms are multiplied by.
     """
-    lam, Yr, G0, num_rows = spectrum
+    lam, Yr, G0, num_rows, _ = spectrum
     A, d = chain.A, chain.d
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     residual_map = np.eye(Yr.shape[1]) - chain.systems.W
@@ -231,7 +231,7 @@ def task_weight_uncertainty(
     Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
     :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
     """
-    lam, Yr, G0, _ = spectrum
+    lam, Yr, G0, _, _ = spectrum
     L = chain.systems.L
     num_tasks = Yr.shape[1]
     mask = earlier_tasks(num_tasks)

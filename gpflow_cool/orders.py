@@ -46,7 +46,7 @@ def recover_in_order(
     """
     spectrum = reorder(spectrum, order)
     solution = inner.solve(
-        inner.inner_spectrum(*(part.numpy() for part in spectrum)),
+        inner.inner_spectrum(*spectrum.arrays()),
         starts[:, order],
         inner.Box(box.lower[order], box.upper[order]),
         learning,

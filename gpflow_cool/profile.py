@@ -117,7 +117,7 @@ class ProfiledChain:
             if not solved:
                 box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
         solution = inner.solve(
-            inner.inner_spectrum(*(part.numpy() for part in spectrum)),
+            inner.inner_spectrum(*spectrum.arrays()),
             np.concatenate([warm[None], starts]),
             box,
             model.learning,

@@ -109,10 +109,9 @@ def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
     :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
     """
     lam = spectrum.lam
-    rounding = np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
     # Eigenvalues that are zero to rounding would lend a signal to what lies outside the span of K.
-    root = tf.sqrt(tf.where(lam > rounding, lam, tf.zeros_like(lam)))[:, None]
-    eps = np.finfo(np.float64).eps
+    root = tf.sqrt(tf.where(lam > spectrum.rounding, lam, tf.zeros_like(lam)))[:, None]
+    eps = spectrum.precision
     A = mean_dual_vectors(spectrum, chain)
     floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(A, axis=0)
     return weight_correlation(root * A, floor)
@@ -142,8 +141,7 @@ def monte_carlo_correlation(
     kernel of infinite rank leaves many coordinates at their prior: the correlation then shrinks.
     """
     lam = spectrum.lam
-    rank_floor = np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
-    inside = tf.cast(lam > rank_floor, lam.dtype)[:, None]
+    inside = tf.cast(lam > spectrum.rounding, lam.dtype)[:, None]
     mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain) * b  # [R, T]
     deviation = inside * tf.sqrt(b * sigma2 * chain.d)
     seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31

@@ -9,9 +9,10 @@ each other in `Yr`, each with weight 1 / S; sums over rows are then means over c
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow.base import TensorType
+from gpflow.base import AnyNDArray, TensorType
 
 
 class Spectrum(NamedTuple):
@@ -32,6 +33,19 @@ class Spectrum(NamedTuple):
 
     num_rows: tf.Tensor
     """[], N as a float."""
+
+    precision: float = float(np.finfo(np.float64).eps)
+    """Machine precision of what the eigenvalues were computed from."""
+
+    @property
+    def rounding(self) -> tf.Tensor:
+        """[], what an eigenvalue that should be zero may have become."""
+        size = tf.cast(tf.size(self.lam), self.lam.dtype)
+        return self.precision * size * tf.reduce_max(self.lam)
+
+    def arrays(self) -> list[AnyNDArray]:
+        """Eigenvalues, targets, Gram outside and N, for NumPy."""
+        return [part.numpy() for part in (self.lam, self.Yr, self.G0, self.num_rows)]
 
     @property
     def copies(self) -> tf.Tensor:
@@ -61,4 +75,5 @@ def exact_spectrum(lam: TensorType, U: TensorType, Y: TensorType) -> Spectrum:
         Yr=Yr,
         G0=tf.zeros([num_tasks, num_tasks], tf.float64),
         num_rows=tf.cast(tf.shape(U)[0], tf.float64),
+        precision=float(np.finfo(lam.dtype.as_numpy_dtype).eps),
     )

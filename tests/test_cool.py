@@ -285,6 +285,19 @@ def test_scales_that_differ_are_warned_of(data):
         build((X, Y * [1.0, 9.9, 2.0]))
 
 
+def test_a_linear_kernel_in_float32_recovers_what_it_does_in_float64(rng):
+    """Zero eigenvalues are then rounding of float32, which must not be taken for a signal."""
+    X = rng.normal(size=(200, 3))
+    Y = X @ rng.normal(size=(3, 3)) + 0.5 * rng.normal(size=(200, 3))
+    recovered = []
+    for dtype in (np.float64, np.float32):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+            model = CoolMTGP((X, Y), gpflow.kernels.Linear(), b=np.ones(3), sigma2=np.full(3, 0.01))
+            recovered.append([np.asarray(part) for part in model.multitask_parameters()])
+    for double, single in zip(*recovered, strict=True):
+        assert_allclose(single, double, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("engine", ["spectral", "cholesky"])
 def test_float32(data, engine):
     """Trains in single precision, and ends where double precision ends."""

@@ -63,19 +63,22 @@ def test_pivot_of_repeated_inputs(rng):
 
 
 def test_tasks_that_do_not_share_their_inputs(rng):
+    """X becomes the union; a target that is not measured is NaN."""
     X, Y = np.arange(4.0)[:, None], rng.normal(size=(4, 3))
     X_aug, Y_aug = augmented(X, Y)
-    text = (
-        r"^The tasks do not share their inputs: task 0 is measured 1 times at X = \[2.0\] \(row"
-        r" 2\), task 1 0 times. Every task must be measured at the same inputs.$"
-    )
-    with pytest.raises(ValueError, match=text):
-        pivot(np.delete(X_aug, 6, axis=0), np.delete(Y_aug, 6, axis=0), 3, 1)
-    twice = np.vstack([X_aug, X_aug[5:6]])  # task 1 at X = 1 once more
-    with pytest.raises(ValueError, match=r"task 1 is measured 2 times at X = \[1.0\] \(row 5\)"):
-        pivot(twice, np.vstack([Y_aug, Y_aug[5:6]]), 3, 1)
-    with pytest.raises(ValueError, match="task 3 0 times"):  # Coregion knows of a task without data
-        pivot(X_aug, Y_aug, 4, 1)
+    X_new, Y_new = pivot(np.delete(X_aug, 6, axis=0), np.delete(Y_aug, 6, axis=0), 3, 1)
+    Y[2, 1] = np.nan  # row 6: task 1 at X = 2
+    assert_array_equal(X_new, X)
+    assert_array_equal(Y_new, Y)
+
+
+def test_a_task_measured_once_more_than_the_others(rng):
+    X, Y = np.arange(4.0)[:, None], rng.normal(size=(4, 3))
+    X_aug, Y_aug = augmented(X, Y)
+    again = np.vstack([X_aug, X_aug[5:6]]), np.vstack([Y_aug, [[7.0]]])  # task 1 at X = 1
+    X_new, Y_new = pivot(*again, 3, 1)
+    assert_array_equal(X_new, np.vstack([X, [[1.0]]]))
+    assert_array_equal(Y_new, np.vstack([Y, [[np.nan, 7.0, np.nan]]]))
 
 
 @pytest.mark.parametrize("bad", [0.5, -1.0, 3.0, np.nan, np.inf])
@@ -278,8 +281,8 @@ def test_models_that_are_refused(rng):
         CoolMTGP.from_coregion(svgp)
     X_aug, Y_aug = augmented(np.arange(3.0)[:, None], rng.normal(size=(3, 2)))
     base = SquaredExponential(active_dims=[0])
-    with pytest.raises(ValueError, match="The tasks do not share their inputs: task 0 is measured"):
-        CoolMTGP.from_coregion(coregion_gpr(X_aug[:-1], Y_aug[:-1], base, 2, 1))
+    with pytest.raises(ValueError, match=r"Y\[:, 2\] is NaN in every row: a task that was never"):
+        CoolMTGP.from_coregion(coregion_gpr(X_aug, Y_aug, base, 3, 1))
     X_aug[2, 1] = 0.5
     with pytest.raises(ValueError, match="Row 2 has task 0.5: tasks are numbered 0 to 1"):
         CoolMTGP.from_coregion(coregion_gpr(X_aug, Y_aug, base, 2, 1))

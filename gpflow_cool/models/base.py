@@ -236,7 +236,8 @@ class JointGPModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """
         The posterior with its factorisations cached: predictions from it cost milliseconds.
 
-        It keeps the parameters and data of this moment until its `update_cache()` is called.
+        As in GPflow, after a change of parameters or data call its `update_cache()`: it shares the
+        model's kernel and mean function, but not what was computed from them.
 
         :param precompute_cache: "tensor", "variable" or "nocache", as in GPflow.
         """

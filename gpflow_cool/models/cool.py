@@ -154,7 +154,8 @@ class CoolMTGP(JointGPModel):
         The joint model's B, C, Sigma and W, each [T, T], at the present parameters.
 
         :param correlation: How the tasks' input weights correlate: at their maximum ("map"), or on
-            average over draws from their posterior ("monte_carlo").
+            average over draws from their posterior given the weights between tasks
+            ("monte_carlo"), which both ways of learning share.
         :param num_samples: Number of draws.
         :param seed: Seed of the draws.
         """
