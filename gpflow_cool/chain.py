@@ -260,7 +260,6 @@ def conditional_log_likelihoods(
     *,
     learning: str,
     engine: str,
-    decomposition: tuple[tf.Tensor, tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """
     The T terms of the objective for a kernel matrix, with a gradient written by hand.
@@ -269,25 +268,28 @@ def conditional_log_likelihoods(
         completions with the weights between tasks as parameters, by the spectral engine.
     :param learning: "hierarchical" or "approximate".
     :param engine: "spectral" or "cholesky".
-    :param decomposition: Eigenvalues and eigenvectors of K, where they are known already.
     """
 
     @tf.custom_gradient
     def terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor):  # type: ignore[no-untyped-def]
         if engine == "cholesky":
             return cholesky_terms(K, Y, b, sigma2, learning)
-        lam, U = decomposition or eigh(K, python_callback=True)
-        return spectral_terms(lam, U, Y, b, sigma2, learning)
+        lam, U = eigh(K, python_callback=True)
+        return spectral_terms(exact_spectrum(lam, U, Y), U, Y, b, sigma2, learning)
 
     return terms(*(tf.convert_to_tensor(value) for value in (K, Y, b, sigma2)))
 
 
 def spectral_terms(  # type: ignore[no-untyped-def]
-    lam: tf.Tensor, U: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str
+    spectrum: Spectrum,
+    U: tf.Tensor,
+    Y: tf.Tensor,
+    b: tf.Tensor,
+    sigma2: tf.Tensor,
+    learning: str,
 ):
-    """The terms, and a function for their gradient, from one eigendecomposition of K."""
+    """The terms, and a function for their gradient, from the eigenvectors U of K."""
     dtype = Y.dtype
-    spectrum = exact_spectrum(lam, U, Y)
     b, sigma2 = tf.cast(b, tf.float64), tf.cast(sigma2, tf.float64)
     chain = solve_chain(spectrum, b, sigma2, learning)
 

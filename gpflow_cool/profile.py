@@ -16,7 +16,7 @@ from gpflow.base import AnyNDArray, RegressionData
 from gpflow.kernels import Kernel
 
 from . import inner
-from .chain import conditional_log_likelihoods
+from .chain import spectral_terms
 from .linalg import eigh
 from .outer import lower_bound
 from .spectrum import Spectrum, exact_spectrum
@@ -74,7 +74,10 @@ class ProfiledChain:
             p for p in model.trainable_parameters if all(p is not solved for solved in inside)
         ]
         self.floor = sigma2_floor(model.sigma2)
+        self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
+        self.solved = np.zeros(0), np.zeros(0)
+        """What b and sigma2 were last set to, unconstrained and as they are."""
 
     def evaluate(self) -> Evaluation:
         """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
@@ -83,53 +86,72 @@ class ProfiledChain:
         with tf.GradientTape() as tape:
             K = model.kernel(model.data[0])
             Y = model.centred_completions()
-            lam, U = eigh(tf.stop_gradient(K))
-            self.num_decompositions += 1
-            b, sigma2 = self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
-            terms = conditional_log_likelihoods(
-                K,
-                Y,
-                b,
-                sigma2,
-                learning=model.learning,
-                engine="spectral",
-                decomposition=(lam, U),
-            )
-            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
+            b = None if self.solves_b else tf.convert_to_tensor(model.b)
+            sigma2 = None if self.solves_sigma2 else tf.convert_to_tensor(model.sigma2)
+            prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
+        lam, U = eigh(K)
+        self.num_decompositions += 1
+        spectrum = exact_spectrum(lam, U, Y)
+        best = self.solve_inner(spectrum, Y.numpy(), b, sigma2)
+        terms, gradient = spectral_terms(spectrum, U, Y, *best, model.learning)
+        # What was solved for has no gradient: that is what solving means.
+        of_terms = zip((K, Y, b, sigma2), gradient(tf.ones_like(terms)), strict=True)
+        given = [(part, g) for part, g in of_terms if part is not None]
+        targets, weights = zip(*given, (prior, tf.ones_like(prior)), strict=True)
+        gradients = tape.gradient(
+            targets, variables, output_gradients=weights, unconnected_gradients="zero"
+        )
+        loss = -float(tf.reduce_sum(terms) + prior)
+        return Evaluation(loss, [-g.numpy() for g in gradients], terms.numpy())
 
     def solve_inner(
-        self, spectrum: Spectrum, Y: AnyNDArray
-    ) -> tuple[Parameter | tf.Tensor, Parameter | tf.Tensor]:
+        self, spectrum: Spectrum, Y: AnyNDArray, b: tf.Tensor | None, sigma2: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """
-        Set b and sigma2 to their best values for this spectrum of the targets Y.
+        Set b and sigma2 of the model to their best values for this spectrum of the targets Y.
 
-        :return: b and sigma2; what was solved for as a constant, because reading a parameter takes
-            milliseconds and the gradient with respect to it is zero.
+        :param b: What is not solved for; as is `sigma2`.
+        :return: b and sigma2.
         """
-        model = self.model
-        if not (self.solves_b or self.solves_sigma2):
-            return model.b, model.sigma2
-        warm = np.stack([model.b.numpy(), model.sigma2.numpy()], axis=1).astype(np.float64)
+        if b is not None and sigma2 is not None:
+            return b, sigma2
+        warm = self.present()
         starts, box = inner_problem(spectrum, Y, self.floor)
-        for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
-            if not solved:
+        for column, given in enumerate([b, sigma2]):
+            if given is not None:
                 box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
         solution = inner.solve(
             inner.inner_spectrum(*spectrum.arrays()),
             np.concatenate([warm[None], starts]),
             box,
-            model.learning,
+            self.model.learning,
         )
-        b, sigma2 = model.b, model.sigma2
-        if self.solves_b:
-            b = tf.constant(solution.b, model.b.dtype)
-            model.b.assign(b)
-        if self.solves_sigma2:
-            sigma2 = tf.constant(solution.sigma2, model.sigma2.dtype)
-            model.sigma2.assign(sigma2)
+        if b is None:
+            b = self.set(self.model.b, solution.b)
+        if sigma2 is None:
+            sigma2 = self.set(self.model.sigma2, solution.sigma2)
+        self.solved = self.raw(), np.stack([b.numpy(), sigma2.numpy()], axis=1)
         return b, sigma2
+
+    def raw(self) -> AnyNDArray:
+        """[2, T], the unconstrained b and sigma2."""
+        model = self.model
+        return np.stack([p.unconstrained_variable.numpy() for p in (model.b, model.sigma2)])
+
+    def present(self) -> AnyNDArray:
+        """[T, 2], b and sigma2; as set here, unless changed since: reading them takes long."""
+        raw, values = self.solved
+        if not np.array_equal(self.raw(), raw):
+            values = np.stack([self.model.b.numpy(), self.model.sigma2.numpy()], axis=1)
+        return values.astype(np.float64)
+
+    @staticmethod
+    def set(parameter: Parameter, value: AnyNDArray) -> tf.Tensor:
+        """Assign a value that needs no check."""
+        constant = tf.constant(value, parameter.dtype)
+        inverse = parameter.transform.inverse(constant) if parameter.transform else constant
+        parameter.unconstrained_variable.assign(inverse)
+        return constant
 
 
 def is_free(parameter: Parameter) -> bool:

@@ -213,21 +213,6 @@ def test_engines_agree(rng, case, learning):
         assert_close(one, other, rtol=1e-10)
 
 
-@pytest.mark.parametrize("learning", LEARNINGS)
-def test_a_decomposition_that_is_known_is_used(rng, learning):
-    """With one of another matrix, terms and gradients are those of the other matrix."""
-    p = random_problem(rng, 7, 3)
-    K, Y, b, sigma2 = map(tf.constant, p.chain)
-    expected, gradients = terms_and_gradients(p.chain, np.ones(3), learning, "spectral")
-    with tf.GradientTape() as tape:
-        tape.watch(Y)
-        terms = conditional_log_likelihoods(
-            2.0 * K, Y, b, sigma2, learning=learning, engine="spectral", decomposition=eigh(K)
-        )
-    assert_close(terms, expected, rtol=1e-14)
-    assert_close(tape.gradient(terms, Y), gradients[1], rtol=1e-14)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_graph_equals_eager_for_any_number_of_rows(rng, learning, engine):

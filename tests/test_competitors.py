@@ -126,6 +126,14 @@ def test_independent_batches_and_errors(rng):
         IndependentGPs((p.X, p.Y), p.gpflow_kernel(), task_names=["a"])
 
 
+def test_independent_writes_a_folder_a_task(rng, tmp_path):
+    p = random_problem(rng, 5, 2)
+    model = IndependentGPs((p.X, p.Y), SquaredExponential())
+    model.fit(steps=1, verbose=0, tensorboard=tmp_path / "runs")
+    events = sorted(path.parent.name for path in (tmp_path / "runs").rglob("events*"))
+    assert events == ["0", "1"]
+
+
 # Conv-MT ------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ Both have `fit()`, `predict_f`, `predict_y`, `predict_log_density`, `task_names`
 """
 
 import copy
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,9 +54,26 @@ class IndependentGPs:
             for t, name in enumerate(self.task_names)
         ]
 
-    def fit(self, optimizer: Any = "profile", **options: Any) -> list[History]:
-        """Train each model, see :meth:`CoolMTGP.fit`; one History a task."""
-        return [model.fit(optimizer, **options) for model in self.models]
+    def fit(
+        self,
+        optimizer: Any = "profile",
+        *,
+        tensorboard: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> list[History]:
+        """
+        Train each model, see :meth:`CoolMTGP.fit`; one History a task.
+
+        :param tensorboard: Folder for TensorBoard, with a folder a task in it.
+        """
+        folders = [
+            None if tensorboard is None else os.path.join(tensorboard, f"{number}")
+            for number in range(self.num_tasks)
+        ]
+        return [
+            model.fit(optimizer, tensorboard=folder, **options)
+            for model, folder in zip(self.models, folders, strict=True)
+        ]
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Sum of the tasks' log evidences."""
