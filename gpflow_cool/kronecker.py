@@ -19,7 +19,7 @@ from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from .chain import kernel_matrix_gradient, rotate_back
-from .linalg import eigh, log_densities_of_squares, univariate_log_densities
+from .linalg import LOG_2PI, eigh, log_densities_of_squares, univariate_log_densities
 from .recovery import mixing_matrix, symmetric
 from .spectrum import Spectrum, exact_spectrum
 
@@ -41,10 +41,15 @@ class TaskBasis(NamedTuple):
 
 
 class JointSolution(NamedTuple):
-    """All that predictions need of the training data; [N, N] and smaller."""
+    """
+    All that predictions need of the training data; [N, N] and smaller.
+
+    For a K of low rank, F F^T with F [N, R], N is R here, and cross-covariances are those with
+    features or inducing points.
+    """
 
     U: tf.Tensor
-    """[N, N], eigenvectors of K."""
+    """[N, N], eigenvectors of K; of low rank, what takes a cross-covariance to them."""
 
     lam: tf.Tensor
     """[N], eigenvalues of K."""
@@ -151,12 +156,21 @@ def log_evidence(solution: JointSolution) -> tf.Tensor:
 
 @check_shapes("return: []")
 def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
-    """The same from a spectrum; its mean over completions where there are several."""
+    r"""
+    The same from a spectrum; its mean over completions where there are several.
+
+    Outside the span of the eigenvectors there is noise alone, with the log density
+    :math:`-\tfrac{1}{2} \mathrm{tr}(P^{-1} G_0 P^{-\top}) - \tfrac{1}{2} (N - R) T \log 2 \pi`; a
+    slack :math:`\tau` takes :math:`\tfrac{1}{2} \tau \sum_j d_j` off, and leaves a lower bound.
+    """
     Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
-    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
-    squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [N, T]
-    densities = log_densities_of_squares(squares / (1.0 / R), 1.0 / R)
-    return tf.reduce_sum(densities) - spectrum.num_rows * basis.log_det
+    v = spectrum.lam[:, None] * basis.d + 1.0
+    squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [R, T]
+    inside = tf.reduce_sum(log_densities_of_squares(squares / v, v))
+    outside = tf.matmul(tf.matmul(basis.P_inverse, spectrum.G0), basis.P_inverse, transpose_b=True)
+    empty = spectrum.num_rows * tf.cast(tf.shape(Z)[1], Z.dtype) - tf.cast(tf.size(v), Z.dtype)
+    rest = tf.linalg.trace(outside) + empty * LOG_2PI + spectrum.slack * tf.reduce_sum(basis.d)
+    return inside - 0.5 * rest - spectrum.num_rows * basis.log_det
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds

@@ -85,7 +85,8 @@ class ProfiledChain:
             Y = model.centred_completions()
             lam, U = eigh(tf.stop_gradient(K))
             self.num_decompositions += 1
-            b, sigma2 = self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
+            spectrum = exact_spectrum(lam, U, tf.stop_gradient(Y))
+            b, sigma2 = self.solve_inner(spectrum, completion_scales(Y.numpy()))
             terms = conditional_log_likelihoods(
                 K,
                 Y,
@@ -100,11 +101,12 @@ class ProfiledChain:
         return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
 
     def solve_inner(
-        self, spectrum: Spectrum, Y: AnyNDArray
+        self, spectrum: Spectrum, scales: AnyNDArray
     ) -> tuple[Parameter | tf.Tensor, Parameter | tf.Tensor]:
         """
-        Set b and sigma2 to their best values for this spectrum of the targets Y.
+        Set b and sigma2 to their best values for this spectrum.
 
+        :param scales: [T], the tasks' variances.
         :return: b and sigma2; what was solved for as a constant, because reading a parameter takes
             milliseconds and the gradient with respect to it is zero.
         """
@@ -112,7 +114,7 @@ class ProfiledChain:
         if not (self.solves_b or self.solves_sigma2):
             return model.b, model.sigma2
         warm = np.stack([model.b.numpy(), model.sigma2.numpy()], axis=1).astype(np.float64)
-        starts, box = inner_problem(spectrum, Y, self.floor)
+        starts, box = inner_problem(spectrum, scales, self.floor)
         for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
             if not solved:
                 box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
@@ -143,8 +145,13 @@ def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
     return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
 
 
+def completion_scales(Y: AnyNDArray) -> AnyNDArray:
+    """[T], variances of the tasks, from Y [N, T] or completions of it, [S, N, T]."""
+    return task_scales(Y.reshape(-1, Y.shape[-1]))
+
+
 def inner_problem(
-    spectrum: Spectrum, Y: AnyNDArray, floor: AnyNDArray
+    spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray
 ) -> tuple[AnyNDArray, inner.Box]:
     """
     Starting points [3, T, 2] and bounds of the inner problem.
@@ -152,11 +159,11 @@ def inner_problem(
     A warm start alone may sit in "all noise"; the default does not, but a task may have an optimum
     with hardly any noise or hardly any signal besides: see `STARTS`.
 
-    :param Y: [N, T], or completions of it, [S, N, T].
+    :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
     """
     kernel_variance = float(tf.reduce_sum(spectrum.lam) / spectrum.num_rows)
-    start = chain_start(kernel_variance, task_scales(Y.reshape(-1, Y.shape[-1])))
+    start = chain_start(kernel_variance, scales)
     default = np.stack(start, axis=1).astype(np.float64)  # [T, 2]
     floor = np.maximum(floor, default[:, 1] / B_RANGE)
     lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))

@@ -1,42 +1,27 @@
 """CoolMTGP: the conditional one-output likelihood formulation for multitask Gaussian processes."""
 
-import warnings
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow import Parameter
 from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from gpflow.utilities import positive, to_default_float
+from gpflow.utilities import to_default_float
 
 from .. import checks
-from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods, solve_chain
+from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
 from ..kronecker import JointSolution, chain_task_basis, solve_joint
 from ..linalg import eigh
 from ..observed import ObservedSystem, observed_system
 from ..orders import average_over_orders, random_orders
-from ..profile import ProfiledChain, inner_problem, sigma2_floor
-from ..recovery import (
-    MultitaskParameters,
-    map_correlation,
-    monte_carlo_correlation,
-    multitask_parameters,
-)
+from ..profile import ProfiledChain, completion_scales, inner_problem, sigma2_floor
+from ..recovery import MultitaskParameters, recover
 from ..spectrum import exact_spectrum
-from ..starting import (
-    chain_start,
-    fix_kernel_scale,
-    mean_kernel_diagonal,
-    noise_transform,
-    task_scales,
-)
+from ..starting import fix_kernel_scale, mean_kernel_diagonal, task_scales
 from .base import JointGPModel
 from .exact import KroneckerMTGP
-
-MAX_SCALE_RATIO = 10.0
+from .parameters import chain_parameters
 
 
 class CoolMTGP(JointGPModel):
@@ -108,19 +93,8 @@ class CoolMTGP(JointGPModel):
                 ' learning="hierarchical".'
             )
         scales = task_scales(self.centred_targets().numpy())
-        ratio = float(np.sqrt(scales.max() / scales.min()))
-        if ratio > MAX_SCALE_RATIO:
-            warnings.warn(
-                f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The"
-                " prior of the weights between tasks assumes comparable scales: standardise Y.",
-                stacklevel=2,
-            )
-        start = chain_start(mean_kernel_diagonal(kernel, self.data[0].numpy()), scales)
-        b = checks.positive_vector(start.b if b is None else b, "b", self.num_tasks)
-        sigma2 = start.sigma2 if sigma2 is None else sigma2
-        sigma2 = checks.positive_vector(sigma2, "sigma2", self.num_tasks)
-        self.b = Parameter(b, transform=positive(lower=0.0))
-        self.sigma2 = Parameter(sigma2, transform=noise_transform(sigma2, scales))
+        variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
+        self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)
 
     @property
@@ -196,7 +170,8 @@ class CoolMTGP(JointGPModel):
         lam, U = eigh(self.kernel(self.data[0]))
         Y = self.centred_completions()
         spectrum = exact_spectrum(lam, U, Y)
-        starts, box = inner_problem(spectrum, Y.numpy(), sigma2_floor(self.sigma2))
+        scales = completion_scales(Y.numpy())
+        starts, box = inner_problem(spectrum, scales, sigma2_floor(self.sigma2))
         orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
@@ -218,9 +193,5 @@ class CoolMTGP(JointGPModel):
         lam, U = eigh(self.kernel(self.data[0]))
         spectrum = exact_spectrum(lam, U, self.centred_completions())
         b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
-        chain = solve_chain(spectrum, b, sigma2, self.learning)
-        if correlation == "map":
-            rho = map_correlation(spectrum, chain)
-        else:
-            rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-        return U, spectrum, multitask_parameters(chain.systems.W, b, sigma2, rho), sigma2
+        parameters = recover(spectrum, b, sigma2, self.learning, correlation, num_samples, seed)
+        return U, spectrum, parameters, sigma2
