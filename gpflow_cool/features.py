@@ -1,6 +1,7 @@
 r"""
 Features of a kernel: :math:`k(x, x') \approx f(x)^\top f(x')` with R numbers a row.
 
+A linear kernel, a constant, and sums of them have features of their own, with which this is exact.
 With inducing points Z, :math:`f(x) = L^{-1} k(Z, x)` where :math:`L L^\top = k(Z, Z)`: what the
 kernel matrix has more than F F^T is what the rows know beyond the inducing points.
 """
@@ -11,7 +12,7 @@ from check_shapes import check_shapes
 from gpflow import covariances
 from gpflow.base import AnyNDArray, TensorType
 from gpflow.inducing_variables import InducingVariables
-from gpflow.kernels import Kernel
+from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from . import checks
@@ -48,6 +49,77 @@ class InducingFeatures:
         Kuu = covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
         jitter = max(1e-11, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
         return cholesky_with_jitter(tf.cast(Kuu, tf.float64), jitter)
+
+
+class LinearFeatures:
+    r"""
+    Features of a linear kernel, of a constant, or of a sum of them: exact.
+
+    .. math:: k(x, x') = \sum_d v_d x_d x'_d + c, \qquad
+              f(x) = (\sqrt{v_1} x_1, \ldots, \sqrt{v_D} x_D, \sqrt{c})
+    """
+
+    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
+        self.parts = linear_parts(kernel)
+        self.num_features = sum(num_columns(part, num_inputs) for part in self.parts or ())
+
+    @check_shapes("X: [batch..., N, D]", "return: [batch..., N, R]")
+    def __call__(self, X: TensorType) -> tf.Tensor:
+        """The features of rows."""
+        return tf.concat([part_features(part, X) for part in self.parts or ()], axis=-1)
+
+    @check_shapes("X: [batch..., N, D]", "return: [R, batch..., N]")
+    def cross(self, X: TensorType) -> tf.Tensor:
+        """The features, where the covariance with inducing points would be."""
+        F = self(X)
+        rank = tf.rank(F)
+        return tf.transpose(F, tf.concat([[rank - 1], tf.range(rank - 1)], axis=0))
+
+    def diagonal(self, X: TensorType) -> tf.Tensor:
+        """[N], k(x, x)."""
+        return tf.reduce_sum(tf.square(self(X)), axis=-1)
+
+    def factor(self) -> tf.Tensor:
+        """[R, R], the identity: features need no whitening."""
+        return tf.eye(self.num_features, dtype=tf.float64)
+
+
+def linear_parts(kernel: Kernel) -> list[Kernel] | None:
+    """The linear and constant kernels that a kernel is the sum of, or None if it is none."""
+    if type(kernel) in (Linear, Constant):  # Polynomial is derived from Linear
+        return [kernel]
+    if type(kernel) is not Sum:
+        return None
+    parts = [linear_parts(part) for part in kernel.kernels]
+    return None if None in parts else [leaf for part in parts for leaf in part or ()]
+
+
+def num_columns(kernel: Kernel, num_inputs: int) -> int:
+    """Features of a linear or a constant kernel."""
+    if isinstance(kernel, Constant):
+        return 1
+    active = kernel.active_dims
+    return len(range(num_inputs)[active]) if isinstance(active, slice) else len(active)
+
+
+def part_features(kernel: Kernel, X: TensorType) -> tf.Tensor:
+    """[batch..., N, R], features of a linear or a constant kernel."""
+    deviation = tf.sqrt(tf.convert_to_tensor(kernel.variance))
+    columns = X[..., :1] * 0.0 + 1.0 if isinstance(kernel, Constant) else kernel.slice(X, None)[0]
+    return deviation * columns
+
+
+def linear_features(kernel: Kernel, X: TensorType) -> LinearFeatures | None:
+    """
+    The features of a kernel that is linear, if they are fewer than the rows of X.
+
+    Rows whose number may change, and is not known yet, count as many.
+    """
+    if linear_parts(kernel) is None:
+        return None
+    features = LinearFeatures(kernel, int(X.shape[1]))
+    many = X.shape[0] is None or features.num_features < X.shape[0]
+    return features if many else None
 
 
 def choose_inducing_points(

@@ -143,21 +143,11 @@ def solve_joint(U: TensorType, lam: TensorType, Yr: TensorType, basis: TaskBasis
 
 
 @check_shapes("return: []")
-def log_evidence(solution: JointSolution) -> tf.Tensor:
-    r"""
-    Exact log evidence of the joint model.
-
-    .. math:: \sum_{nj} \log N(Z_{nj} \,|\, 0, \lambda_n d_j + 1) - N \log |\det P|
-    """
-    num_rows = tf.cast(tf.shape(solution.Z)[0], solution.Z.dtype)
-    densities = univariate_log_densities(solution.Z, 1.0 / solution.shrinkage)
-    return tf.reduce_sum(densities) - num_rows * solution.log_det
-
-
-@check_shapes("return: []")
 def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
     r"""
-    The same from a spectrum; its mean over completions where there are several.
+    Exact log evidence of the joint model; its mean over completions where there are several.
+
+    .. math:: \sum_{nj} \log N(Z_{nj} \,|\, 0, \lambda_n d_j + 1) - N \log |\det P|
 
     Outside the span of the eigenvectors there is noise alone, with the log density
     :math:`-\tfrac{1}{2} \mathrm{tr}(P^{-1} G_0 P^{-\top}) - \tfrac{1}{2} (N - R) T \log 2 \pi`; a
@@ -224,6 +214,39 @@ def kronecker_log_likelihood(
         return tf.cast(value, dtype), gradient
 
     return density(*(tf.convert_to_tensor(value) for value in (K, Y, C, Sigma)))
+
+
+class EvidenceGradient(NamedTuple):
+    """Gradient of the log evidence of a spectrum with respect to C and Sigma."""
+
+    C: tf.Tensor
+    Sigma: tf.Tensor
+
+
+def spectrum_evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> EvidenceGradient:
+    r"""
+    As in :func:`kronecker_log_likelihood`, with what lies outside the span and the slack.
+
+    .. math:: \partial_\Sigma = \tfrac{1}{2} P^{-\top} (A^\top A + P^{-1} G_0 P^{-\top}
+              + \tau \, \mathrm{diag}(d) - \mathrm{diag}(R^\top 1 + N - R)) P^{-1}
+    """
+    V = basis.P_inverse
+    Z = tf.matmul(spectrum.Yr, V, transpose_b=True)
+    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
+    A = Z * R
+    empty = spectrum.num_rows - tf.cast(tf.size(spectrum.lam), V.dtype)
+    outside = tf.matmul(tf.matmul(V, spectrum.G0), V, transpose_b=True)
+
+    def to_tasks(inside: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
+        inside -= tf.linalg.diag(diagonal)
+        return 0.5 * tf.matmul(V, tf.matmul(inside, V), transpose_a=True)
+
+    shrunk = tf.linalg.matvec(R, spectrum.lam, transpose_a=True) + spectrum.slack
+    noise = tf.reduce_sum(R, axis=0) + empty - spectrum.slack * basis.d
+    return EvidenceGradient(
+        C=to_tasks(tf.matmul(A * spectrum.lam[:, None], A, transpose_a=True), shrunk),
+        Sigma=to_tasks(tf.matmul(A, A, transpose_a=True) + outside, noise),
+    )
 
 
 @check_shapes("lam: [N]", "Yr: [rows, T]", "C: [T, T]", "Sigma: [T, T]")
@@ -368,6 +391,27 @@ def condition_on_known(
     return mean + shift, prior - tf.matmul(half, half, transpose_a=True)
 
 
+@check_shapes("F: [N, R]", "Y: [N, T]", "centred: [N, T]")
+def leave_one_out_of_features(
+    solution: JointSolution, F: TensorType, Y: TensorType, centred: TensorType
+) -> LeaveOneOut:
+    r"""
+    The same for K = F F^T, O(N R T): the eigenvectors U [N, R] are those with a signal.
+
+    .. math::
+
+        s = 1 - (U \circ U) \, [1 - 1 / (\lambda_n d_j + 1)], \qquad
+        a = Y P^{-\top} - U \, [Z_{nj} (1 - 1 / (\lambda_n d_j + 1))]
+
+    :param centred: Y less the mean function.
+    """
+    U = tf.matmul(F, solution.U * tf.math.reciprocal_no_nan(solution.lam))
+    gain = 1.0 - solution.shrinkage
+    s = 1.0 - tf.matmul(tf.square(U), gain)
+    a = tf.matmul(centred, solution.P_inverse, transpose_b=True) - tf.matmul(U, solution.Z * gain)
+    return left_out(solution, Y, a, s)
+
+
 @check_shapes("Y: [N, T]")
 def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
     r"""
@@ -380,9 +424,14 @@ def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
 
         \text{mean} = Y - (a / s) P^\top, \qquad \text{cov}_n = P \, \mathrm{diag}(1 / s_n) P^\top
     """
-    U, P = solution.U, solution.P
-    s = tf.matmul(tf.square(U), solution.shrinkage)
-    residual = tf.matmul(U, solution.Z * solution.shrinkage) / s  # [N, T], rotated
+    s = tf.matmul(tf.square(solution.U), solution.shrinkage)
+    return left_out(solution, Y, tf.matmul(solution.U, solution.Z * solution.shrinkage), s)
+
+
+@check_shapes("Y: [N, T]", "a: [N, T]", "s: [N, T]")
+def left_out(solution: JointSolution, Y: TensorType, a: TensorType, s: TensorType) -> LeaveOneOut:
+    """Rows left out from a and s, in the rotated basis; see :func:`leave_one_out`."""
+    P, residual = solution.P, a / s
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
         cov=tf.einsum("tj,nj,uj->ntu", P, 1.0 / s, P),

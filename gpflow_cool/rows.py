@@ -59,6 +59,21 @@ class ArrayRows:
         return as_tensor(self.X), as_tensor(self.Y)
 
 
+class TensorRows:
+    """Tensors, or variables that may change, in one chunk."""
+
+    def __init__(self, X: tf.Tensor | tf.Variable, Y: tf.Tensor | tf.Variable) -> None:
+        self.X, self.Y = X, Y
+        self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
+
+    def chunks(self) -> Iterator[Chunk]:
+        yield tf.convert_to_tensor(self.X), tf.convert_to_tensor(self.Y)
+
+    def arrays(self) -> Chunk:
+        """All rows at once."""
+        return self.X, self.Y
+
+
 class DatasetRows:
     """
     A `tf.data.Dataset` of pairs (x, y): of rows, which are gathered into chunks, or of chunks.

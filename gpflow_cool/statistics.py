@@ -21,6 +21,7 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 
 from .chain import Chain, chain_gradient, earlier_tasks, solve_chain
+from .kronecker import TaskBasis, spectrum_evidence_gradient, spectrum_log_evidence, task_basis
 from .linalg import eigh
 from .spectrum import Spectrum
 
@@ -150,6 +151,13 @@ def contrasts(chain: Chain, learning: str) -> tuple[tf.Tensor, np.ndarray]:
     return V, tasks
 
 
+@check_shapes("V: [V, T]", "scale: [R, V]", "return: [R, V]")
+def explained(known: Decomposition, V: TensorType, scale: TensorType) -> tf.Tensor:
+    r"""Columns :math:`E \, \mathrm{diag}(s_v) E^\top \Psi v`, for the rows v of V."""
+    root = tf.sqrt(known.spectrum.lam)[:, None]
+    return tf.matmul(known.E, scale * tf.matmul(root * known.spectrum.Yr, V, transpose_b=True))
+
+
 def statistics_gradient(
     known: Decomposition,
     b: TensorType,
@@ -175,9 +183,7 @@ def statistics_gradient(
     E, spectrum = known
     V, tasks = contrasts(chain, learning)
     g, s = tf.gather(weights, tasks), tf.gather(sigma2, tasks)
-    root = tf.sqrt(spectrum.lam)[:, None]
-    scale = tf.gather(b / sigma2 * chain.d, tasks, axis=1)  # [R, V]
-    H = tf.matmul(E, scale * tf.matmul(root * spectrum.Yr, V, transpose_b=True))  # [R, V]
+    H = explained(known, V, tf.gather(b / sigma2 * chain.d, tasks, axis=1))
     has_slack = tf.cast(spectrum.slack > 0, tf.float64)
     by_trace = -0.5 * has_slack * tf.reduce_sum(weights * b / sigma2)
     shrink = tf.linalg.matvec(chain.d, weights * b)
@@ -189,3 +195,48 @@ def statistics_gradient(
     rest = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
     by_rows = tf.zeros([], tf.float64)
     return by_FF, tf.matmul(H * g, V), by_YY, by_trace, by_rows, rest.b, rest.sigma2
+
+
+@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
+@check_shapes("C: [T, T]", "Sigma: [T, T]", "return: []")
+def statistics_log_evidence(statistics: Statistics, C: TensorType, Sigma: TensorType) -> tf.Tensor:
+    r"""
+    Log evidence of the joint model from statistics, with a gradient written by hand.
+
+    In the basis of :mod:`gpflow_cool.kronecker` it is a sum over rotated tasks j of what a chain's
+    task has with :math:`b = d_j, \sigma^2 = 1` and row j of :math:`P^{-1}` for v.
+    """
+
+    @tf.custom_gradient
+    def evidence(*inputs: tf.Tensor):  # type: ignore[no-untyped-def]
+        *parts, C, Sigma = inputs
+        known = decompose(Statistics(*parts), python_callback=True)
+        basis = task_basis(tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64))
+        value = spectrum_log_evidence(known.spectrum, basis)
+
+        def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            g64 = tf.cast(g, tf.float64)
+            by_parts = joint_statistics_gradient(known, basis)
+            by_tasks = spectrum_evidence_gradient(known.spectrum, basis)
+            return (
+                *(g64 * part for part in by_parts),
+                *(tf.cast(g64 * part, C.dtype) for part in by_tasks),
+            )
+
+        return tf.cast(value, C.dtype), gradient
+
+    return evidence(*statistics, tf.convert_to_tensor(C), tf.convert_to_tensor(Sigma))
+
+
+def joint_statistics_gradient(known: Decomposition, basis: TaskBasis) -> tuple[tf.Tensor, ...]:
+    """Gradient of the log evidence with respect to the five statistics."""
+    E, spectrum = known
+    V, d = basis.P_inverse, basis.d
+    shrinkage = 1.0 / (spectrum.lam[:, None] * d + 1.0)
+    H = explained(known, V, d * shrinkage)
+    by_trace = -0.5 * tf.cast(spectrum.slack > 0, tf.float64) * tf.reduce_sum(d)
+    inside = tf.matmul(E * tf.linalg.matvec(shrinkage, d), E, transpose_b=True)
+    by_FF = -0.5 * (tf.matmul(H, H, transpose_b=True) + inside)
+    by_FF -= by_trace * tf.eye(tf.shape(by_FF)[0], dtype=by_FF.dtype)
+    by_YY = -0.5 * tf.matmul(V, V, transpose_a=True)
+    return by_FF, tf.matmul(H, V), by_YY, by_trace, tf.zeros([], tf.float64)

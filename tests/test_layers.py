@@ -28,7 +28,7 @@ LAYERS = [
 ORDERED = [
     ["spectrum", "chain", "recovery", "kronecker", "observed"],
     ["spectrum", "chain", "recovery", "inner", "orders"],
-    ["spectrum", "chain", "statistics"],
+    ["spectrum", "chain", "recovery", "kronecker", "statistics"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
     ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]

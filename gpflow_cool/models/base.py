@@ -17,7 +17,17 @@ from typing_extensions import Self
 
 from .. import checks
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
-from ..kronecker import JointSolution, LeaveOneOut, leave_one_out, log_evidence
+from ..features import LinearFeatures, linear_features
+from ..kronecker import (
+    JointSolution,
+    LeaveOneOut,
+    TaskBasis,
+    leave_one_out,
+    leave_one_out_of_features,
+    solve_joint,
+    spectrum_log_evidence,
+)
+from ..linalg import eigh
 from ..missing import (
     Imputation,
     ObservedPosterior,
@@ -28,6 +38,9 @@ from ..missing import (
 )
 from ..observed import ObservedSystem, observed_log_evidence
 from ..posteriors import JointPosterior
+from ..rows import TensorRows
+from ..spectrum import Spectrum, exact_spectrum
+from ..statistics import Statistics, decompose, row_statistics
 from .predictive import MultitaskModel
 
 
@@ -35,8 +48,8 @@ class JointGPModel(MultitaskModel):
     """
     Base of the models of vec(Y) ~ N(0, C (x) K + Sigma (x) I) with all data in memory.
 
-    A model adds its parameters, its objective, :meth:`joint_solution` and, for targets of which
-    some are missing, :meth:`observed_system`.
+    A model adds its parameters, its objective, :meth:`joint_basis` and, for targets of which some
+    are missing, :meth:`observed_system`.
     """
 
     def __init__(
@@ -89,9 +102,41 @@ class JointGPModel(MultitaskModel):
         filled = tf.where(self.observed, residual, tasks.predict_f(X)[0])
         return (self.mean_function(X) + filled)[None]
 
+    @property
+    def features(self) -> LinearFeatures | None:
+        """Features of a linear kernel, fewer than rows; None where K itself is needed."""
+        return linear_features(self.kernel, self.data[0]) if self.observed is None else None
+
+    @property
+    def rows(self) -> TensorRows:
+        """The data as one chunk of rows."""
+        return TensorRows(*self.data)
+
+    def feature_statistics(self, features: LinearFeatures) -> Statistics:
+        """Sums over rows of features and targets."""
+        X, _ = self.data
+        return row_statistics(features(X), self.centred_targets(), features.diagonal(X))
+
+    def spectral(self) -> tuple[tf.Tensor, Spectrum]:
+        """
+        What takes cross-covariances to the eigenbasis of K, and the spectrum: one factorisation, of
+        K or, where the kernel is linear, of the features' Gram matrix.
+        """
+        features = self.features
+        if features is None:
+            lam, U = eigh(self.kernel(self.data[0]))
+            return U, exact_spectrum(lam, U, self.centred_completions())
+        E, spectrum = decompose(self.feature_statistics(features))
+        return to_default_float(E * tf.sqrt(spectrum.lam)), spectrum
+
     @abc.abstractmethod
+    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+        """The tasks' basis at the present parameters, in float64."""
+
     def joint_solution(self) -> JointSolution:
         """Solve the joint model at the present parameters and data, of which none is missing."""
+        U, spectrum = self.spectral()
+        return solve_joint(U, spectrum.lam, spectrum.Yr, self.joint_basis(spectrum))
 
     @abc.abstractmethod
     def observed_system(self) -> ObservedSystem:
@@ -108,7 +153,8 @@ class JointGPModel(MultitaskModel):
         where some are missing, at a cost cubic in the number of the others.
         """
         if self.observed is None:
-            return log_evidence(self.joint_solution())
+            _, spectrum = self.spectral()
+            return to_default_float(spectrum_log_evidence(spectrum, self.joint_basis(spectrum)))
         evidence = observed_log_evidence(self.observed_system(), self.centred_targets())
         return to_default_float(evidence)
 
@@ -130,6 +176,7 @@ class JointGPModel(MultitaskModel):
             self.mean_function,
             self.joint_solution,
             precompute_cache=precompute_cache,
+            cross_covariance=None if self.features is None else self.features.cross,
         )
 
     @classmethod
@@ -176,8 +223,13 @@ class JointGPModel(MultitaskModel):
         In closed form, at the present parameters: no refit. A row's targets that are missing are
         NaN in its mean and covariance, and its density is that of the others.
         """
+        features, (X, Y) = self.features, self.data
+        if features is not None:
+            return leave_one_out_of_features(
+                self.joint_solution(), features(X), Y, self.centred_targets()
+            )
         if self.observed is None:
-            return leave_one_out(self.joint_solution(), self.data[1])
+            return leave_one_out(self.joint_solution(), Y)
         return leave_one_row_out(self.observed_system(), *self.data, self.mean_function)
 
     def impute(self) -> Imputation:
