@@ -16,11 +16,8 @@ from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from . import checks
+from .costs import DEFAULT_POINTS
 from .linalg import cholesky_with_jitter
-
-DEFAULT_POINTS = 300
-"""Inducing points where their number is not given, or as many as there are rows: a fit costs
-N M^2, and beyond this few data sets gain."""
 
 MAX_CANDIDATES = 10_000
 """Points are chosen among so many rows, drawn at random where there are more."""

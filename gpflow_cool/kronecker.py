@@ -19,7 +19,7 @@ from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from .chain import kernel_matrix_gradient, rotate_back
-from .linalg import LOG_2PI, eigh, log_densities_of_squares, univariate_log_densities
+from .linalg import LOG_2PI, eigh, log_densities_of_squares
 from .recovery import mixing_matrix, symmetric
 from .spectrum import Spectrum, exact_spectrum
 
@@ -69,19 +69,6 @@ class JointSolution(NamedTuple):
     def shrinkage(self) -> tf.Tensor:
         """[N, T], 1 / (lam_n d_j + 1)."""
         return 1.0 / (self.lam[:, None] * self.d + 1.0)
-
-
-class LeaveOneOut(NamedTuple):
-    """Every row predicted from all the others."""
-
-    mean: tf.Tensor
-    """[N, T]."""
-
-    cov: tf.Tensor
-    """[N, T, T], covariance of the observation, noise included."""
-
-    log_density: tf.Tensor
-    """[N], joint over the tasks of the row."""
 
 
 @check_shapes("W: [T, T]", "B: [T, T]", "sigma2: [T]")
@@ -389,51 +376,3 @@ def condition_on_known(
     white = tf.linalg.triangular_solve(L, residual[..., None])
     shift = tf.matmul(half, white, transpose_a=True)[..., 0]
     return mean + shift, prior - tf.matmul(half, half, transpose_a=True)
-
-
-@check_shapes("F: [N, R]", "Y: [N, T]", "centred: [N, T]")
-def leave_one_out_of_features(
-    solution: JointSolution, F: TensorType, Y: TensorType, centred: TensorType
-) -> LeaveOneOut:
-    r"""
-    The same for K = F F^T, O(N R T): the eigenvectors U [N, R] are those with a signal.
-
-    .. math::
-
-        s = 1 - (U \circ U) \, [1 - 1 / (\lambda_n d_j + 1)], \qquad
-        a = Y P^{-\top} - U \, [Z_{nj} (1 - 1 / (\lambda_n d_j + 1))]
-
-    :param centred: Y less the mean function.
-    """
-    U = tf.matmul(F, solution.U * tf.math.reciprocal_no_nan(solution.lam))
-    gain = 1.0 - solution.shrinkage
-    s = 1.0 - tf.matmul(tf.square(U), gain)
-    a = tf.matmul(centred, solution.P_inverse, transpose_b=True) - tf.matmul(U, solution.Z * gain)
-    return left_out(solution, Y, a, s)
-
-
-@check_shapes("Y: [N, T]")
-def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
-    r"""
-    Predict every row from all the others, in closed form, O(N^2 T).
-
-    .. math::
-
-        s = (U \circ U) \, [1 / (\lambda_n d_j + 1)], \qquad
-        a = U \, [Z_{nj} / (\lambda_n d_j + 1)]
-
-        \text{mean} = Y - (a / s) P^\top, \qquad \text{cov}_n = P \, \mathrm{diag}(1 / s_n) P^\top
-    """
-    s = tf.matmul(tf.square(solution.U), solution.shrinkage)
-    return left_out(solution, Y, tf.matmul(solution.U, solution.Z * solution.shrinkage), s)
-
-
-@check_shapes("Y: [N, T]", "a: [N, T]", "s: [N, T]")
-def left_out(solution: JointSolution, Y: TensorType, a: TensorType, s: TensorType) -> LeaveOneOut:
-    """Rows left out from a and s, in the rotated basis; see :func:`leave_one_out`."""
-    P, residual = solution.P, a / s
-    return LeaveOneOut(
-        mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=tf.einsum("tj,nj,uj->ntu", P, 1.0 / s, P),
-        log_density=univariate_log_densities(residual, 1.0 / s) - solution.log_det,
-    )

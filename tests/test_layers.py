@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 LAYERS = [
     ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"],
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
-    + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"],
+    + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"]
+    + ["leaving"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
     + ["missing", "rounds", "history", "optimizers", "specification", "saving", "streaming"],
     ["models"],
@@ -29,6 +30,7 @@ ORDERED = [
     ["spectrum", "chain", "recovery", "kronecker", "observed"],
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["spectrum", "chain", "recovery", "kronecker", "statistics"],
+    ["kronecker", "leaving"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
     ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]

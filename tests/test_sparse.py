@@ -141,6 +141,23 @@ def test_samples_have_the_moments_of_the_posterior(rng):
     assert_moments(draws.reshape(-1, size), mean.ravel(), cov.reshape(size, size), bound=5.5)
 
 
+def test_leave_one_out_equals_dense(rng):
+    """Of each row, given the others and the same inducing points: Q for K, but k(x, x) itself."""
+    case = Case(rng, chunk_rows=5)
+    p, Q, (C, Sigma) = case.p, case.Q, case.tasks
+    rows = case.model.leave_one_out()
+    for i in range(len(p.Y)):
+        rest = np.delete(np.arange(len(p.Y)), i)
+        one = slice(i, i + 1)
+        mean, cov = ref.predict_y(
+            Q[np.ix_(rest, rest)], Q[rest, one], p.K[one, one], p.Y[rest], C, Sigma
+        )
+        assert_close(rows.mean[i], mean[0], rtol=1e-7)
+        assert_close(rows.cov[i], cov[0, :, 0, :], rtol=1e-7)
+        density = ref.gaussian_log_density(p.Y[i] - mean[0], cov[0, :, 0, :])
+        assert_close(rows.log_density[i], density, rtol=1e-7)
+
+
 # Against CoolMTGP ---------------------------------------------------------------------------------
 
 

@@ -20,13 +20,11 @@ from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..features import LinearFeatures, linear_features
 from ..kronecker import (
     JointSolution,
-    LeaveOneOut,
     TaskBasis,
-    leave_one_out,
-    leave_one_out_of_features,
     solve_joint,
     spectrum_log_evidence,
 )
+from ..leaving import LeaveOneOut, leave_one_out, leave_one_out_of_features
 from ..linalg import eigh
 from ..missing import (
     Imputation,
@@ -67,6 +65,11 @@ class JointGPModel(MultitaskModel):
         if self.observed is not None:
             shape = [None, *Y.shape]
             self.completions = tf.Variable(self._mean_filled(), trainable=False, shape=shape)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(tf.shape(self.data[0])[0])
 
     def _mean_filled(self) -> tf.Tensor:
         """[1, N, T], each task's missing targets as far from the mean function as its others."""
@@ -226,7 +229,11 @@ class JointGPModel(MultitaskModel):
         features, (X, Y) = self.features, self.data
         if features is not None:
             return leave_one_out_of_features(
-                self.joint_solution(), features(X), Y, self.centred_targets()
+                self.joint_solution(),
+                features.cross(X),
+                features.diagonal(X),
+                Y,
+                self.centred_targets(),
             )
         if self.observed is None:
             return leave_one_out(self.joint_solution(), Y)
