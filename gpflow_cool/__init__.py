@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .estimator import CoolMTGPRegressor
-    from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
+    from .features import choose_inducing_points
+    from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
     from .persistence import load
     from .recovery import MultitaskParameters
 
@@ -19,6 +20,8 @@ __all__ = [
     "IndependentGPs",
     "KroneckerMTGP",
     "MultitaskParameters",
+    "SparseCoolMTGP",
+    "choose_inducing_points",
     "load",
 ]
 __version__ = "0.1.0"
@@ -30,6 +33,8 @@ _MODULES = {
     "IndependentGPs": "models",
     "KroneckerMTGP": "models",
     "MultitaskParameters": "recovery",
+    "SparseCoolMTGP": "models",
+    "choose_inducing_points": "features",
     "load": "persistence",
 }
 """Imported when asked for: `gpflow-cool --help` needs no TensorFlow, and not everybody has

@@ -128,7 +128,7 @@ def log_likelihood_terms(
 @check_shapes("b: [T]", "sigma2: [T]")
 def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning: str) -> Chain:
     """Solve the chain on a spectrum: diagonal algebra and T systems of size T x T, O(R T^3)."""
-    lam, Yr, G0, num_rows, _ = spectrum
+    lam, Yr, G0, num_rows, _, slack = spectrum
     num_tasks = Yr.shape[1]
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
@@ -142,6 +142,7 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     quadratic = tf.reduce_sum(A * E, axis=0) + outside_energy(residual_map, G0) / sigma2
     log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
     terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
+    terms -= 0.5 * slack * b / sigma2
     return Chain(terms=terms, systems=systems, d=d, A=A)
 
 
@@ -181,15 +182,15 @@ def chain_gradient(
 
     :param weights: g, what the terms are multiplied by.
     """
-    lam, Yr, G0, num_rows, _ = spectrum
+    lam, Yr, G0, num_rows, _, slack = spectrum
     A, d = chain.A, chain.d
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     residual_map = np.eye(Yr.shape[1]) - chain.systems.W
     excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
-    by_b = tf.linalg.matvec(excess, lam, transpose_a=True)
+    by_b = tf.linalg.matvec(excess, lam, transpose_a=True) - slack / sigma2
     by_sigma2 = (
         tf.reduce_sum(excess, axis=0)
-        + outside_energy(residual_map, G0) / tf.square(sigma2)
+        + (outside_energy(residual_map, G0) + slack * b) / tf.square(sigma2)
         - (num_rows - rank) / sigma2
     )
     factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
@@ -231,7 +232,7 @@ def task_weight_uncertainty(
     Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
     :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
     """
-    lam, Yr, G0, _, _ = spectrum
+    lam, Yr, G0 = spectrum[:3]
     L = chain.systems.L
     num_tasks = Yr.shape[1]
     mask = earlier_tasks(num_tasks)

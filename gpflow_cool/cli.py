@@ -23,6 +23,7 @@ from .console import (
     column_options,
     data_argument,
     force_option,
+    inducing_points,
     known_targets,
     load_tensorflow,
     model_argument,
@@ -32,6 +33,7 @@ from .console import (
     saying_options,
     training_table,
 )
+from .costs import MAX_ROWS
 from .tables import Table, TableError, check_output, read_table, write_table, write_whole
 
 TABLES = (".csv", ".parquet")
@@ -68,6 +70,11 @@ def main() -> None:
 @data_argument
 @column_options
 @model_options
+@click.option(
+    "--inducing",
+    type=click.IntRange(1),
+    help=f"Inducing points; 300 if there are more than {MAX_ROWS} rows, else none.",
+)
 @click.option("--restarts", type=click.IntRange(0), default=0, help="Train again so many times.")
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder to log training to.")
@@ -83,6 +90,7 @@ def fit(
     learning: str,
     seed: int,
     large: bool,
+    inducing: int | None,
     restarts: int,
     no_standardize: bool,
     tensorboard: Path | None,
@@ -98,7 +106,7 @@ def fit(
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
     """
     names, X, Y = training_table(data, targets, inputs)
-    check_size(len(X), large, quiet, restarts + 1)
+    points = inducing_points(len(X), kernel, inducing, large, quiet, restarts + 1)
     check_writable(out)
     load_tensorflow()
     import pandas as pd
@@ -113,6 +121,7 @@ def fit(
         ard=ard,
         learning=learning,
         standardize=not no_standardize,
+        inducing=points,
         restarts=restarts,
         random_state=seed,
         verbose=0 if quiet else 1,

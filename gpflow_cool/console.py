@@ -16,11 +16,8 @@ from typing import Any, NoReturn
 import click
 import numpy as np
 
-from .costs import fit_cost
+from .costs import DEFAULT_POINTS, MAX_ROWS, fit_cost
 from .tables import Table, TableError, check_folder, read_table
-
-MAX_ROWS = 5000
-"""More rows than these are fitted only on request, since time grows with their cube."""
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 
@@ -218,6 +215,26 @@ def check_size(num_rows: int, large: bool, quiet: bool, fits: int = 1) -> None:
         )
     if not quiet:
         click.echo(f"{num_rows} rows: this will take {cost}.", err=True)
+
+
+def inducing_points(
+    num_rows: int, kernel: str, inducing: int | None, large: bool, quiet: bool, fits: int
+) -> int:
+    """How many inducing points a fit has, 0 for the exact model; says so where rows are many."""
+    if inducing is not None:
+        return inducing
+    if large and kernel != "linear":
+        check_size(num_rows, large, quiet, fits)
+    if large or num_rows <= MAX_ROWS or kernel == "linear":
+        return 0
+    if not quiet:
+        click.echo(
+            f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {DEFAULT_POINTS}"
+            " inducing points, an approximation. Say --inducing M for another number, or --large"
+            " for the exact model.",
+            err=True,
+        )
+    return DEFAULT_POINTS
 
 
 def known_targets(names: Sequence[str], table: Table, given: Sequence[str] | None) -> Any:

@@ -5,6 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+MAX_ROWS = 5000
+"""The exact model takes more rows than these only on request, since time grows with their cube."""
+
+DEFAULT_POINTS = 300
+"""Inducing points where their number is not given, or as many as there are rows: a fit costs
+N M^2, and beyond this few data sets gain."""
+
 PROBE = 400
 """Rows of the matrix whose eigendecomposition is timed."""
 

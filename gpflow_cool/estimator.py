@@ -26,7 +26,9 @@ except ImportError as error:
 from . import checks
 from .frames import KINDS, Layout, index_of, is_frame, layout_of
 from .linalg import correlation_from_covariance
+from .models.choice import choose_model
 from .models.cool import CoolMTGP
+from .models.sparse import SparseCoolMTGP
 from .restoring import restore_model
 from .saving import model_document, save
 from .scaling import Scaling, constant_columns, no_scaling, standardising
@@ -83,13 +85,16 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
     :param standardize: Whether inputs and targets are standardised inside. A column of X that is
         constant is then not used.
+    :param inducing: Number of inducing points through which the rows are seen, see
+        :class:`~gpflow_cool.SparseCoolMTGP`; 0 for the exact model. By default 300 if there are
+        more than 5000 rows and the kernel is not linear, with a warning, else 0.
     :param restarts: How many times to train again from random parameters; the best wins.
     :param random_state: Seed, or generator, of the restarts.
     :param verbose: 1 for a progress bar.
 
-    After `fit`: `model_` (the CoolMTGP, in standardised units), `history_`, `target_names_`,
-    `task_covariance_`, `noise_covariance_`, `task_correlation_`, `noise_correlation_` (between the
-    targets, in the user's units), `leave_one_out_`.
+    After `fit`: `model_` (the CoolMTGP or SparseCoolMTGP, in standardised units), `history_`,
+    `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
+    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ard: bool = False,
         learning: str = "hierarchical",
         standardize: bool = True,
+        inducing: int | None = None,
         restarts: int = 0,
         random_state: Any = None,
         verbose: int = 0,
@@ -107,6 +113,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.ard = ard
         self.learning = learning
         self.standardize = standardize
+        self.inducing = inducing
         self.restarts = restarts
         self.random_state = random_state
         self.verbose = verbose
@@ -133,8 +140,12 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Y = np.asarray(values, dtype=np.float64).reshape(len(X), -1)
         self._learn_scales(X, Y, layout)
         data = self._inputs.standardised(X), self._targets.standardised(Y)
-        model = CoolMTGP(
-            data, self._make_kernel(X.shape[1]), learning=self.learning, task_names=layout.names
+        model = choose_model(
+            data,
+            self._make_kernel(X.shape[1]),
+            inducing=self.inducing,
+            learning=self.learning,
+            task_names=layout.names,
         )
         seed = int(check_random_state(self.random_state).randint(2**31)) if self.restarts else None
         self.history_ = model.fit(
@@ -177,7 +188,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         name = "variance" if self.kernel == "linear" else "lengthscales"
         return KERNELS[self.kernel](**({name: np.ones(num_columns)} if self.ard else {}))
 
-    def _settle(self, model: CoolMTGP, layout: Layout) -> Self:
+    def _settle(self, model: CoolMTGP | SparseCoolMTGP, layout: Layout) -> Self:
         """Keep what predictions need of a trained model."""
         self.model_ = model
         self.posterior_ = model.posterior()
@@ -296,7 +307,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included.
         """
         check_is_fitted(self, "model_")
-        X, Y = (np.asarray(part) for part in self.model_.data)
+        X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
         scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
         return X * scale + self._inputs.centre, self._targets.mean(Y)
 

@@ -37,6 +37,8 @@ class InnerSpectrum(NamedTuple):
     pairs: AnyNDArray
     """[R, T^2], all products of two columns of Yr, summed over completions."""
 
+    slack: float
+
 
 class Box(NamedTuple):
     """Bounds of log b and log sigma2, each [T, 2]; equal ones hold a number fixed."""
@@ -63,12 +65,12 @@ class InnerSolution(NamedTuple):
 
 @check_shapes("lam: [R]", "Yr: [rows, T]", "G0: [T, T]")
 def inner_spectrum(
-    lam: AnyNDArray, Yr: AnyNDArray, G0: AnyNDArray, num_rows: float
+    lam: AnyNDArray, Yr: AnyNDArray, G0: AnyNDArray, num_rows: float, slack: float = 0.0
 ) -> InnerSpectrum:
     """Form the products of targets, once a kernel matrix."""
     copies = Yr.reshape(-1, len(lam), Yr.shape[1])
     pairs = sum(Y[:, :, None] * Y[:, None, :] for Y in copies).reshape(len(lam), -1)
-    return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs)
+    return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs, float(slack))
 
 
 @check_shapes("tasks: [Q]", "parameters: [Q, 2]")
@@ -87,10 +89,12 @@ def evaluate(
         H_{ij} = \tfrac{1}{2} \mathrm{tr}\, K_x^{-1} S_i K_x^{-1} S_j
                  - \alpha^\top S_i K_x^{-1} S_j \alpha + c_i^\top (I + G)^{-1} c_j
 
+    and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`.
+
     :param tasks: The task of each problem.
     :param parameters: (b, sigma2) of each problem.
     """
-    lam, Yr, G0, num_rows, _ = spectrum
+    lam, Yr, G0, num_rows, _, slack = spectrum
     num_tasks = Yr.shape[1]
     b, s = parameters.T
     v = b[:, None] * lam + s[:, None]  # [Q, R]
@@ -112,13 +116,16 @@ def evaluate(
         + np.sum(np.log(v), axis=1)
         + empty * np.log(s)
         + num_rows * LOG_2PI
+        + slack * b / s
     )
     powers = np.stack([np.ones_like(lam), lam, np.square(lam)])  # sigma2 sigma2, b sigma2, b b
     a2 = np.sum(np.square(a), axis=1)  # [Q, R]
     g_s, g_b = 0.5 * ((a2 - d) @ powers[:2].T).T
-    g_s += 0.5 * (outside / s**2 - empty / s)
+    g_b -= 0.5 * slack / s
+    g_s += 0.5 * ((outside + slack * b) / s**2 - empty / s)
     curvature = (0.5 * np.square(d) - d * a2) @ powers.T  # [Q, 3]
-    curvature[:, 0] += 0.5 * empty / s**2 - outside / s**3
+    curvature[:, 0] += 0.5 * empty / s**2 - (outside + slack * b) / s**3
+    curvature[:, 1] += 0.5 * slack / s**2
     by_b, by_s = ((w[:, None] * a).reshape(len(tasks), -1) @ Yr for w in (d * lam, d))
     c = np.stack([by_b, by_s + contrast @ G0 / s[:, None] ** 2], axis=2)
     c *= mask[..., None]  # [Q, T, 2]

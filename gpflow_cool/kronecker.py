@@ -19,7 +19,7 @@ from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from .chain import kernel_matrix_gradient, rotate_back
-from .linalg import eigh, log_densities_of_squares, univariate_log_densities
+from .linalg import LOG_2PI, eigh, log_densities_of_squares
 from .recovery import mixing_matrix, symmetric
 from .spectrum import Spectrum, exact_spectrum
 
@@ -41,10 +41,15 @@ class TaskBasis(NamedTuple):
 
 
 class JointSolution(NamedTuple):
-    """All that predictions need of the training data; [N, N] and smaller."""
+    """
+    All that predictions need of the training data; [N, N] and smaller.
+
+    For a K of low rank, F F^T with F [N, R], N is R here, and cross-covariances are those with
+    features or inducing points.
+    """
 
     U: tf.Tensor
-    """[N, N], eigenvectors of K."""
+    """[N, N], eigenvectors of K; of low rank, what takes a cross-covariance to them."""
 
     lam: tf.Tensor
     """[N], eigenvalues of K."""
@@ -64,19 +69,6 @@ class JointSolution(NamedTuple):
     def shrinkage(self) -> tf.Tensor:
         """[N, T], 1 / (lam_n d_j + 1)."""
         return 1.0 / (self.lam[:, None] * self.d + 1.0)
-
-
-class LeaveOneOut(NamedTuple):
-    """Every row predicted from all the others."""
-
-    mean: tf.Tensor
-    """[N, T]."""
-
-    cov: tf.Tensor
-    """[N, T, T], covariance of the observation, noise included."""
-
-    log_density: tf.Tensor
-    """[N], joint over the tasks of the row."""
 
 
 @check_shapes("W: [T, T]", "B: [T, T]", "sigma2: [T]")
@@ -138,25 +130,24 @@ def solve_joint(U: TensorType, lam: TensorType, Yr: TensorType, basis: TaskBasis
 
 
 @check_shapes("return: []")
-def log_evidence(solution: JointSolution) -> tf.Tensor:
+def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
     r"""
-    Exact log evidence of the joint model.
+    Exact log evidence of the joint model; its mean over completions where there are several.
 
     .. math:: \sum_{nj} \log N(Z_{nj} \,|\, 0, \lambda_n d_j + 1) - N \log |\det P|
+
+    Outside the span of the eigenvectors there is noise alone, with the log density
+    :math:`-\tfrac{1}{2} \mathrm{tr}(P^{-1} G_0 P^{-\top}) - \tfrac{1}{2} (N - R) T \log 2 \pi`; a
+    slack :math:`\tau` takes :math:`\tfrac{1}{2} \tau \sum_j d_j` off, and leaves a lower bound.
     """
-    num_rows = tf.cast(tf.shape(solution.Z)[0], solution.Z.dtype)
-    densities = univariate_log_densities(solution.Z, 1.0 / solution.shrinkage)
-    return tf.reduce_sum(densities) - num_rows * solution.log_det
-
-
-@check_shapes("return: []")
-def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
-    """The same from a spectrum; its mean over completions where there are several."""
     Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
-    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
-    squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [N, T]
-    densities = log_densities_of_squares(squares / (1.0 / R), 1.0 / R)
-    return tf.reduce_sum(densities) - spectrum.num_rows * basis.log_det
+    v = spectrum.lam[:, None] * basis.d + 1.0
+    squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [R, T]
+    inside = tf.reduce_sum(log_densities_of_squares(squares / v, v))
+    outside = tf.matmul(tf.matmul(basis.P_inverse, spectrum.G0), basis.P_inverse, transpose_b=True)
+    empty = spectrum.num_rows * tf.cast(tf.shape(Z)[1], Z.dtype) - tf.cast(tf.size(v), Z.dtype)
+    rest = tf.linalg.trace(outside) + empty * LOG_2PI + spectrum.slack * tf.reduce_sum(basis.d)
+    return inside - 0.5 * rest - spectrum.num_rows * basis.log_det
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
@@ -210,6 +201,39 @@ def kronecker_log_likelihood(
         return tf.cast(value, dtype), gradient
 
     return density(*(tf.convert_to_tensor(value) for value in (K, Y, C, Sigma)))
+
+
+class EvidenceGradient(NamedTuple):
+    """Gradient of the log evidence of a spectrum with respect to C and Sigma."""
+
+    C: tf.Tensor
+    Sigma: tf.Tensor
+
+
+def spectrum_evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> EvidenceGradient:
+    r"""
+    As in :func:`kronecker_log_likelihood`, with what lies outside the span and the slack.
+
+    .. math:: \partial_\Sigma = \tfrac{1}{2} P^{-\top} (A^\top A + P^{-1} G_0 P^{-\top}
+              + \tau \, \mathrm{diag}(d) - \mathrm{diag}(R^\top 1 + N - R)) P^{-1}
+    """
+    V = basis.P_inverse
+    Z = tf.matmul(spectrum.Yr, V, transpose_b=True)
+    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
+    A = Z * R
+    empty = spectrum.num_rows - tf.cast(tf.size(spectrum.lam), V.dtype)
+    outside = tf.matmul(tf.matmul(V, spectrum.G0), V, transpose_b=True)
+
+    def to_tasks(inside: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
+        inside -= tf.linalg.diag(diagonal)
+        return 0.5 * tf.matmul(V, tf.matmul(inside, V), transpose_a=True)
+
+    shrunk = tf.linalg.matvec(R, spectrum.lam, transpose_a=True) + spectrum.slack
+    noise = tf.reduce_sum(R, axis=0) + empty - spectrum.slack * basis.d
+    return EvidenceGradient(
+        C=to_tasks(tf.matmul(A * spectrum.lam[:, None], A, transpose_a=True), shrunk),
+        Sigma=to_tasks(tf.matmul(A, A, transpose_a=True) + outside, noise),
+    )
 
 
 @check_shapes("lam: [N]", "Yr: [rows, T]", "C: [T, T]", "Sigma: [T, T]")
@@ -352,25 +376,3 @@ def condition_on_known(
     white = tf.linalg.triangular_solve(L, residual[..., None])
     shift = tf.matmul(half, white, transpose_a=True)[..., 0]
     return mean + shift, prior - tf.matmul(half, half, transpose_a=True)
-
-
-@check_shapes("Y: [N, T]")
-def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
-    r"""
-    Predict every row from all the others, in closed form, O(N^2 T).
-
-    .. math::
-
-        s = (U \circ U) \, [1 / (\lambda_n d_j + 1)], \qquad
-        a = U \, [Z_{nj} / (\lambda_n d_j + 1)]
-
-        \text{mean} = Y - (a / s) P^\top, \qquad \text{cov}_n = P \, \mathrm{diag}(1 / s_n) P^\top
-    """
-    U, P = solution.U, solution.P
-    s = tf.matmul(tf.square(U), solution.shrinkage)
-    residual = tf.matmul(U, solution.Z * solution.shrinkage) / s  # [N, T], rotated
-    return LeaveOneOut(
-        mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=tf.einsum("tj,nj,uj->ntu", P, 1.0 / s, P),
-        log_density=univariate_log_densities(residual, 1.0 / s) - solution.log_det,
-    )

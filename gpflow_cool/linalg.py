@@ -71,14 +71,16 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
 
 
 @check_shapes("S: [batch..., M, M]", "return: [batch..., M, M]")
-def cholesky_with_jitter(S: TensorType) -> tf.Tensor:
+def cholesky_with_jitter(S: TensorType, relative: float | None = None) -> tf.Tensor:
     """
     Cholesky factor of a covariance matrix that may be singular.
 
-    GPflow's default jitter, relative to the mean of the diagonal, is added to the diagonal.
+    :param relative: What is added to the diagonal, relative to its mean; by default GPflow's
+        jitter.
     """
     diagonal = tf.linalg.diag_part(S)
-    jitter = tf.cast(default_jitter(), S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
+    relative = default_jitter() if relative is None else relative
+    jitter = tf.cast(relative, S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     jitter = tf.maximum(jitter, np.finfo(S.dtype.as_numpy_dtype).tiny)  # S may be zero
     return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
 

@@ -18,7 +18,8 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
-from .kronecker import LeaveOneOut, rows_last
+from .kronecker import rows_last
+from .leaving import LeaveOneOut
 from .linalg import (
     LOG_2PI,
     cholesky_with_jitter,

@@ -65,9 +65,9 @@ def resolve_optimizer(model: Any, optimizer: Any) -> Method:
             return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
         if optimizer != "adam":  # "scipy", or nothing to solve for
             vector = OuterVector(model.trainable_parameters)
-            return Method("scipy", remember(model, compiled_loss(model)), partial(lbfgs, vector))
+            return Method("scipy", remember(model, evaluation(model)), partial(lbfgs, vector))
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
-    evaluate = remember(model, compiled_loss(model))
+    evaluate = remember(model, evaluation(model))
     if isinstance(optimizer, gpflow.optimizers.Scipy):
         return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
     if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
@@ -78,6 +78,12 @@ def resolve_optimizer(model: Any, optimizer: Any) -> Method:
         f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
         " gpflow.optimizers.Scipy, or a Keras optimizer object."
     )
+
+
+def evaluation(model: Any) -> Evaluate:
+    """Loss, gradient and terms: over chunks of data if there are any, else in one graph."""
+    streamed = model.streamed_loss()
+    return compiled_loss(model) if streamed is None else streamed.evaluate
 
 
 def compiled_loss(model: Any) -> Evaluate:

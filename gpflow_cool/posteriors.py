@@ -42,6 +42,8 @@ class JointPosterior(AbstractPosterior):
     data when it was made, until :meth:`update_cache` is called. Without one, each call solves anew.
 
     :param joint_solution: Solves the joint model at its present parameters and data.
+    :param cross_covariance: Takes Xnew [batch..., M, D] to what the solution's `alpha` and `U` are
+        for, [R, batch..., M]; by default k(X, Xnew).
     """
 
     def __init__(
@@ -52,16 +54,22 @@ class JointPosterior(AbstractPosterior):
         joint_solution: Callable[[], JointSolution],
         *,
         precompute_cache: PrecomputeCacheType | str | None,
+        cross_covariance: Callable[[TensorType], tf.Tensor] | None = None,
     ) -> None:
         X, Y = data
         super().__init__(kernel, X, mean_function=mean_function)
         self.num_tasks = int(Y.shape[1])
         self.num_inputs = int(X.shape[1])
         self.joint_solution = joint_solution
+        self.cross_covariance = cross_covariance or self._data_covariance
         self.update_cache(cache_type(precompute_cache))
 
     def _inputs(self, Xnew: Any) -> tf.Tensor:
         return checks.inputs(Xnew, self.num_inputs)
+
+    def _data_covariance(self, Xnew: TensorType) -> tf.Tensor:
+        """[N, batch..., M], k(X, Xnew)."""
+        return self.kernel(self.X_data, Xnew)
 
     def predict_f(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
@@ -110,7 +118,7 @@ class JointPosterior(AbstractPosterior):
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean of the tasks without mean function, and covariances of the rotated tasks."""
-        Kmn = self.kernel(self.X_data, Xnew)
+        Kmn = self.cross_covariance(Xnew)
         Knn = self.kernel(Xnew, full_cov=full_cov)
         return predictive_mean(solution, Kmn), rotated_covariance(solution, Kmn, Knn, full_cov)
 

@@ -86,13 +86,12 @@ class ProfiledChain:
         with tf.GradientTape() as tape:
             K = model.kernel(model.data[0])
             Y = model.centred_completions()
-            b = None if self.solves_b else tf.convert_to_tensor(model.b)
-            sigma2 = None if self.solves_sigma2 else tf.convert_to_tensor(model.sigma2)
+            b, sigma2 = self.given()
             prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
         lam, U = eigh(K)
         self.num_decompositions += 1
         spectrum = exact_spectrum(lam, U, Y)
-        best = self.solve_inner(spectrum, Y.numpy(), b, sigma2)
+        best = self.solve_inner(spectrum, completion_scales(Y.numpy()), b, sigma2)
         terms, gradient = spectral_terms(spectrum, U, Y, *best, model.learning)
         # What was solved for has no gradient: that is what solving means.
         of_terms = zip((K, Y, b, sigma2), gradient(tf.ones_like(terms)), strict=True)
@@ -104,19 +103,31 @@ class ProfiledChain:
         loss = -float(tf.reduce_sum(terms) + prior)
         return Evaluation(loss, [-g.numpy() for g in gradients], terms.numpy())
 
+    def given(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+        """b and sigma2, or None where one is solved for."""
+        return (
+            None if self.solves_b else tf.convert_to_tensor(self.model.b),
+            None if self.solves_sigma2 else tf.convert_to_tensor(self.model.sigma2),
+        )
+
     def solve_inner(
-        self, spectrum: Spectrum, Y: AnyNDArray, b: tf.Tensor | None, sigma2: tf.Tensor | None
+        self,
+        spectrum: Spectrum,
+        scales: AnyNDArray,
+        b: tf.Tensor | None,
+        sigma2: tf.Tensor | None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """
-        Set b and sigma2 of the model to their best values for this spectrum of the targets Y.
+        Set b and sigma2 of the model to their best values for this spectrum.
 
-        :param b: What is not solved for; as is `sigma2`.
+        :param scales: [T], the tasks' variances.
+        :param b: Its value if it is not solved for; so is `sigma2`.
         :return: b and sigma2.
         """
         if b is not None and sigma2 is not None:
             return b, sigma2
         warm = self.present()
-        starts, box = inner_problem(spectrum, Y, self.floor)
+        starts, box = inner_problem(spectrum, scales, self.floor)
         for column, given in enumerate([b, sigma2]):
             if given is not None:
                 box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
@@ -165,8 +176,13 @@ def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
     return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
 
 
+def completion_scales(Y: AnyNDArray) -> AnyNDArray:
+    """[T], variances of the tasks, from Y [N, T] or completions of it, [S, N, T]."""
+    return task_scales(Y.reshape(-1, Y.shape[-1]))
+
+
 def inner_problem(
-    spectrum: Spectrum, Y: AnyNDArray, floor: AnyNDArray
+    spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray
 ) -> tuple[AnyNDArray, inner.Box]:
     """
     Starting points [3, T, 2] and bounds of the inner problem.
@@ -174,11 +190,11 @@ def inner_problem(
     A warm start alone may sit in "all noise"; the default does not, but a task may have an optimum
     with hardly any noise or hardly any signal besides: see `STARTS`.
 
-    :param Y: [N, T], or completions of it, [S, N, T].
+    :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
     """
     kernel_variance = float(tf.reduce_sum(spectrum.lam) / spectrum.num_rows)
-    start = chain_start(kernel_variance, task_scales(Y.reshape(-1, Y.shape[-1])))
+    start = chain_start(kernel_variance, scales)
     default = np.stack(start, axis=1).astype(np.float64)  # [T, 2]
     floor = np.maximum(floor, default[:, 1] / B_RANGE)
     lower = np.log(np.stack([default[:, 0] / B_RANGE, floor], axis=1))

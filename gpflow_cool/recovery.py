@@ -12,7 +12,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 
-from .chain import Chain
+from .chain import Chain, solve_chain
 from .spectrum import Spectrum
 
 
@@ -160,3 +160,27 @@ def multitask_parameters(
     """The joint model's matrices from the chain's parameters; see the functions above."""
     B = input_covariance(b, rho)
     return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
+
+
+@check_shapes("b: [T]", "sigma2: [T]")
+def recover(
+    spectrum: Spectrum,
+    b: TensorType,
+    sigma2: TensorType,
+    learning: str,
+    correlation: str = "map",
+    num_samples: int = 1,
+    seed: int | None = None,
+) -> MultitaskParameters:
+    """
+    The joint model's matrices from a spectrum and the chain's parameters.
+
+    :param correlation: Of the tasks' input weights, "map" or "monte_carlo".
+    :param num_samples: Number of draws.
+    """
+    chain = solve_chain(spectrum, b, sigma2, learning)
+    if correlation == "map":
+        rho = map_correlation(spectrum, chain)
+    else:
+        rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
+    return multitask_parameters(chain.systems.W, b, sigma2, rho)

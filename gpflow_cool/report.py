@@ -104,7 +104,7 @@ def facts_section(regressor: Any) -> str:
     model = regressor.model_
     kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
     facts = [
-        (f"{int(model.data[0].shape[0]):,}", "rows"),
+        (f"{model.num_rows:,}", "rows"),
         (str(regressor.n_features_in_), "inputs"),
         (str(len(regressor.target_names_)), "targets"),
         (kernel, "kernel"),

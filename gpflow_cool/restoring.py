@@ -8,12 +8,14 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import RegressionData
 from gpflow.config import default_float
+from gpflow.inducing_variables import InducingPoints
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
 from .models.competitors import ConvMT, IndependentGPs
 from .models.cool import CoolMTGP
 from .models.exact import KroneckerMTGP
+from .models.sparse import SparseCoolMTGP
 from .specification import CustomModule, Reader
 
 Given = Mapping[str, Any]
@@ -78,6 +80,18 @@ def restore_cool(saved: Mapping[str, Any], reader: Reader, given: Given) -> Cool
     return model
 
 
+def restore_sparse(saved: Mapping[str, Any], reader: Reader, given: Given) -> SparseCoolMTGP:
+    points = reader.parameter(saved["inducing_points"])
+    inducing_variable = InducingPoints(points.numpy())
+    inducing_variable.Z = points
+    options = {key: saved["options"][key] for key in ("learning", "chunk_rows")}
+    model = SparseCoolMTGP(
+        **common(saved, reader, given), inducing_variable=inducing_variable, **options
+    )
+    model.b, model.sigma2 = reader.parameter(saved["b"]), reader.parameter(saved["sigma2"])
+    return model
+
+
 def restore_exact(saved: Mapping[str, Any], reader: Reader, given: Given) -> KroneckerMTGP:
     model = KroneckerMTGP(**common(saved, reader, given))
     model.signal = reader.module(saved["signal"], "covariance")
@@ -121,6 +135,7 @@ def restore_conv(saved: Mapping[str, Any], reader: Reader, given: Given) -> Conv
 RESTORERS: dict[str, Callable[[Mapping[str, Any], Reader, Given], Any]] = {
     "CoolMTGP": restore_cool,
     "KroneckerMTGP": restore_exact,
+    "SparseCoolMTGP": restore_sparse,
     "IndependentGPs": restore_independent,
     "ConvMT": restore_conv,
 }

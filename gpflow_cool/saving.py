@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
 
 from .archive import Content, check_place, write_folder
 from .specification import Writer
@@ -58,7 +59,8 @@ def model_document(model: Any, writer: Writer) -> dict[str, Any]:
             f"{name} cannot be saved, only {', '.join(PARTICULARS)} and a fitted CoolMTGPRegressor"
             " can."
         )
-    X, Y = model.data
+    rows = getattr(model, "rows", None)
+    X, Y = model.data if rows is None else rows.arrays()
     return {
         "class": name,
         "float": np.dtype(X.dtype.as_numpy_dtype).name,
@@ -93,6 +95,23 @@ def cool_particulars(model: Any, writer: Writer) -> dict[str, Any]:
     }
 
 
+def sparse_particulars(model: Any, writer: Writer) -> dict[str, Any]:
+    points = model.inducing_variable
+    if type(points) is not InducingPoints:
+        raise ValueError(
+            f"Inducing variables of class {type(points).__name__} cannot be saved, only"
+            " InducingPoints can."
+        )
+    return {
+        "kernel": writer.module(model.kernel, "kernel"),
+        "mean_function": writer.module(model.mean_function, "mean_function"),
+        "inducing_points": writer.parameter(points.Z),
+        "options": {"learning": model.learning, "chunk_rows": int(model.rows.chunk_rows)},
+        "b": writer.parameter(model.b),
+        "sigma2": writer.parameter(model.sigma2),
+    }
+
+
 def exact_particulars(model: Any, writer: Writer) -> dict[str, Any]:
     return {
         **joint_particulars(model, writer),
@@ -116,6 +135,7 @@ def conv_particulars(model: Any, writer: Writer) -> dict[str, Any]:
 PARTICULARS: dict[str, Callable[[Any, Writer], dict[str, Any]]] = {
     "CoolMTGP": cool_particulars,
     "KroneckerMTGP": exact_particulars,
+    "SparseCoolMTGP": sparse_particulars,
     "IndependentGPs": independent_particulars,
     "ConvMT": conv_particulars,
 }

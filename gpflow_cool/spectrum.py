@@ -37,6 +37,10 @@ class Spectrum(NamedTuple):
     precision: float = float(np.finfo(np.float64).eps)
     """Machine precision of what the eigenvalues were computed from."""
 
+    slack: tf.Tensor | float = 0.0
+    """[], trace of the part of the kernel matrix that inducing points do not see, which costs each
+    task b / (2 sigma2) times it."""
+
     @property
     def rounding(self) -> tf.Tensor:
         """[], what an eigenvalue that should be zero may have become."""
@@ -44,8 +48,9 @@ class Spectrum(NamedTuple):
         return self.precision * size * tf.reduce_max(self.lam)
 
     def arrays(self) -> list[AnyNDArray]:
-        """Eigenvalues, targets, Gram outside and N, for NumPy."""
-        return [part.numpy() for part in (self.lam, self.Yr, self.G0, self.num_rows)]
+        """Eigenvalues, targets, Gram outside, N and slack, for NumPy."""
+        parts = (self.lam, self.Yr, self.G0, self.num_rows, self.slack)
+        return [np.asarray(part) for part in parts]
 
     @property
     def copies(self) -> tf.Tensor:

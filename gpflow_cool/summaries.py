@@ -66,9 +66,10 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
     model = regressor.model_
     return {
         "model": str(out),
-        "rows": int(model.data[0].shape[0]),
+        "rows": model.num_rows,
         "inputs": list(regressor.feature_names_in_),
         "targets": list(regressor.target_names_),
+        "inducing_points": getattr(model, "num_inducing", None),
         "converged": bool(regressor.history_.converged),
         "message": regressor.history_.message,
         "steps": len(regressor.history_.epoch),
@@ -83,9 +84,11 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     ended = "" if result["converged"] else f", not converged ({result['message']})"
+    points = result["inducing_points"]
+    through = "" if points is None else f", through {points} inducing points"
     return [
         f"{result['rows']} rows, {len(result['inputs'])} inputs, {len(result['targets'])} targets:"
-        f" {result['steps']} steps in {result['seconds']:.1f} s{ended}",
+        f" {result['steps']} steps in {result['seconds']:.1f} s{through}{ended}",
         "",
         "Every row predicted from all the others:",
         *score_lines(result["leave_one_out"]),

@@ -53,7 +53,7 @@ def fit(
     draws: int = DRAWS,
     tolerance: float = TOLERANCE,
 ) -> History:
-    """Train a model; see :meth:`gpflow_cool.models.base.JointGPModel.fit`."""
+    """Train a model; see :meth:`gpflow_cool.models.predictive.MultitaskModel.fit`."""
     if steps is not None:
         checks.positive_integer(steps, "steps")
     checks.whole_number(restarts, "restarts")

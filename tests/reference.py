@@ -132,6 +132,26 @@ def conditional_log_likelihoods(
     raise ValueError(f"learning is {learning!r}; it must be 'hierarchical' or 'approximate'.")
 
 
+def inducing_kernel(Kmm: Array, Kmn: Array) -> Array:
+    """Q = K_nm K_mm^-1 K_mn, what inducing points see of K, [N, N]."""
+    return Kmn.T @ np.linalg.solve(Kmm, Kmn)
+
+
+def sparse_terms(
+    Kmm: Array,
+    Kmn: Array,
+    diagonal: Array,
+    Y: Array,
+    b: Array,
+    sigma2: Array,
+    learning: Learning,
+) -> Array:
+    """Term t of the objective with Q for K, less 1/2 (b_t / s_t) trace(K - Q), [T]."""
+    Q = inducing_kernel(Kmm, Kmn)
+    terms = np.array(list(conditional_log_likelihoods(Q, Y, b, sigma2, learning)))
+    return terms - 0.5 * b / sigma2 * (np.sum(diagonal) - np.trace(Q))
+
+
 def objective(K: Array, Y: Array, b: Array, sigma2: Array, learning: Learning) -> float:
     """J = sum_t of the conditional log likelihoods."""
     return float(np.sum(conditional_log_likelihoods(K, Y, b, sigma2, learning)))

@@ -299,11 +299,26 @@ def test_folds(place):
 
 def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
     monkeypatch.setattr("gpflow_cool.console.MAX_ROWS", 10)
-    arguments = ["fit", place / "data.csv", "--targets", "heat", "--kernel", "linear"]
-    arguments += ["--out", tmp_path / "m"]
-    assert "20 rows will take about 0 seconds and 0.0 GB of memory" in mistake(*arguments)
+    evaluate = ["evaluate", place / "data.csv", "--targets", "heat"]
+    assert "20 rows will take about 0 seconds and 0.0 GB of memory" in mistake(*evaluate)
+    arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
     result = run(*arguments, "--large")
     assert result.exit_code == 0 and "20 rows: this will take about" in result.stderr
+
+
+def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.console.MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.console.DEFAULT_POINTS", 7)
+    arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert "20 rows are more than 10: they are seen through 7 inducing points" in result.stderr
+    assert "through 7 inducing points" in result.stdout
+    result = run(*arguments, "--force", "--inducing", "5", "--json", "--quiet")
+    assert result.exit_code == 0 and result.stderr == ""
+    assert json.loads(result.stdout)["inducing_points"] == 5
+    result = run(*arguments, "--force", "--kernel", "linear")
+    assert result.exit_code == 0 and "inducing" not in result.stdout + result.stderr
 
 
 # The installed command -------------------------------------------------------------------------
@@ -346,7 +361,7 @@ def test_many_rows_are_refused_at_once(tmp_path):
         "import sys\n"
         "from gpflow_cool.cli import main\n"
         "try:\n"
-        "    main(['fit', 'data.csv', '--targets', 'a', '--out', 'm'])\n"
+        "    main(['evaluate', 'data.csv', '--targets', 'a'])\n"
         "finally:\n"
         "    print('tensorflow' in sys.modules)\n"
     )

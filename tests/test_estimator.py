@@ -19,7 +19,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from gpflow_cool.estimator import KERNELS, CoolMTGPRegressor
-from gpflow_cool.models import CoolMTGP
+from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.persistence import load
 
 SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
@@ -351,3 +351,37 @@ def test_a_kernel_object_is_saved(tmp_path):
         assert_array_equal(again.predict(X_NEW), regressor.predict(X_NEW))
     with pytest.raises(ValueError, match="a kernel of class Mine, which is not GPflow's"):
         load(tmp_path / "1")
+
+
+# Many rows -------------------------------------------------------------------------------------
+
+
+def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
+    exact = CoolMTGPRegressor().fit(X, Y)
+    sparse = CoolMTGPRegressor(inducing=len(X)).fit(X, Y)
+    assert isinstance(sparse.model_, SparseCoolMTGP) and sparse.model_.num_inducing == len(X)
+    for one, other in zip(
+        exact.predict(X_NEW, return_std=True), sparse.predict(X_NEW, return_std=True), strict=True
+    ):
+        assert_allclose(one, other, rtol=1e-3)
+    assert_allclose(
+        exact.leave_one_out_.log_density, sparse.leave_one_out_.log_density, rtol=1e-2, atol=1e-2
+    )
+    for one, other in zip(sparse.training_data(), (X, Y), strict=True):
+        assert_allclose(one, other, rtol=1e-12)
+    sparse.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.inducing == len(X)
+    assert_array_equal(again.predict(X_NEW), sparse.predict(X_NEW))
+
+
+def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkeypatch):
+    monkeypatch.setattr("gpflow_cool.models.choice.MAX_ROWS", 20)
+    monkeypatch.setattr("gpflow_cool.models.choice.DEFAULT_POINTS", 6)
+    with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
+        regressor = CoolMTGPRegressor().fit(X, Y)
+    assert regressor.model_.num_inducing == 6
+    assert isinstance(CoolMTGPRegressor(inducing=0).fit(X, Y).model_, CoolMTGP)
+    assert isinstance(CoolMTGPRegressor("linear").fit(X, Y).model_, CoolMTGP)
+    with pytest.raises(ValueError, match="inducing=-1 must be a whole number"):
+        CoolMTGPRegressor(inducing=-1).fit(X, Y)

@@ -14,9 +14,10 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 LAYERS = [
     ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"],
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
-    + ["inner", "orders", "coregion", "plotting", "tables"],
+    + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"]
+    + ["leaving"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
-    + ["missing", "rounds", "history", "optimizers", "specification", "saving"],
+    + ["missing", "rounds", "history", "optimizers", "specification", "saving", "streaming"],
     ["models"],
     ["restoring", "evaluation", "summaries"],
     ["estimator"],
@@ -28,10 +29,13 @@ LAYERS = [
 ORDERED = [
     ["spectrum", "chain", "recovery", "kronecker", "observed"],
     ["spectrum", "chain", "recovery", "inner", "orders"],
+    ["spectrum", "chain", "recovery", "kronecker", "statistics"],
+    ["kronecker", "leaving"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
     ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]
     + ["training"],
+    ["outer", "profile", "streaming"],
     ["specification", "saving"],
     ["demo", "cli"],
 ]

@@ -20,7 +20,7 @@ from gpflow.utilities import parameter_dict
 from numpy.testing import assert_array_equal
 
 from gpflow_cool.archive import ARRAYS, DOCUMENT, Content
-from gpflow_cool.models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
+from gpflow_cool.models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.persistence import load, save
 from gpflow_cool.specification import KERNELS, MEAN_FUNCTIONS, Reader, Writer
 
@@ -78,6 +78,14 @@ MODELS = {
     "std-mt": lambda data: KroneckerMTGP.std_mt(data, K.Matern12(), rank=2),
     "sigma-mt": lambda data: KroneckerMTGP.sigma_mt(data, K.Matern12(), rank=1),
     "truth": lambda data: KroneckerMTGP.ground_truth(data, K.Matern12(), np.eye(3), np.eye(3)),
+    "sparse": lambda data: SparseCoolMTGP(data, K.Matern32(), data[0][:4], M.Constant(np.ones(3))),
+    "sparse trained": lambda data: SparseCoolMTGP(
+        data,
+        K.SquaredExponential(),
+        gpflow.inducing_variables.InducingPoints(data[0][:4]),
+        learning="approximate",
+        chunk_rows=4,
+    ),
     "independent": lambda data: IndependentGPs(data, K.Matern52()),
     "conv": lambda data: ConvMT(data, K.Matern52(), num_inducing=4, seed=3),
     **{
@@ -123,6 +131,7 @@ def test_options_and_flags_come_back(data, tmp_path):
             KroneckerMTGP,
             {"rank", "noise_rank", "task_covariance", "noise_covariance", "task_names"},
         ),
+        (SparseCoolMTGP, {"learning", "b", "sigma2", "chunk_rows", "task_names"}),
         (IndependentGPs, {"task_names"}),
         (ConvMT, {"num_inducing", "seed", "task_names"}),
     ],
@@ -329,6 +338,12 @@ def test_what_cannot_be_saved(data, tmp_path):
         save(Mine(data, K.Matern12()), tmp_path / "model")
     with pytest.raises(ValueError, match="GPR cannot be saved"):
         save(gpflow.models.GPR(data, K.Matern12()), tmp_path / "model")
+    stream = tf.data.Dataset.from_tensor_slices(data)
+    with pytest.raises(ValueError, match="is a tf.data.Dataset, which is not kept: save the para"):
+        save(SparseCoolMTGP(stream, K.Matern12(), data[0][:3]), tmp_path / "model")
+    points = gpflow.inducing_variables.Multiscale(data[0][:3], np.ones((3, 2)))
+    with pytest.raises(ValueError, match="of class Multiscale cannot be saved"):
+        save(SparseCoolMTGP(data, K.SquaredExponential(), points), tmp_path / "model")
     assert os.listdir(tmp_path) == []
 
 

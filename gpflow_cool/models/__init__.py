@@ -3,5 +3,6 @@
 from .competitors import ConvMT, IndependentGPs
 from .cool import CoolMTGP
 from .exact import KroneckerMTGP
+from .sparse import SparseCoolMTGP
 
-__all__ = ["ConvMT", "CoolMTGP", "IndependentGPs", "KroneckerMTGP"]
+__all__ = ["ConvMT", "CoolMTGP", "IndependentGPs", "KroneckerMTGP", "SparseCoolMTGP"]

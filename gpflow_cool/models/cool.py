@@ -1,42 +1,30 @@
 """CoolMTGP: the conditional one-output likelihood formulation for multitask Gaussian processes."""
 
-import warnings
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow import Parameter
-from gpflow.base import RegressionData, TensorData
+from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from gpflow.utilities import positive, to_default_float
+from gpflow.utilities import to_default_float
 
 from .. import checks
-from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods, solve_chain
-from ..kronecker import JointSolution, chain_task_basis, solve_joint
-from ..linalg import eigh
+from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
+from ..features import LinearFeatures
+from ..kronecker import TaskBasis, chain_task_basis
 from ..observed import ObservedSystem, observed_system
 from ..orders import average_over_orders, random_orders
-from ..profile import ProfiledChain, inner_problem, sigma2_floor
-from ..recovery import (
-    MultitaskParameters,
-    map_correlation,
-    monte_carlo_correlation,
-    multitask_parameters,
-)
-from ..spectrum import exact_spectrum
-from ..starting import (
-    chain_start,
-    fix_kernel_scale,
-    mean_kernel_diagonal,
-    noise_transform,
-    task_scales,
-)
+from ..profile import ProfiledChain, completion_scales, inner_problem, sigma2_floor
+from ..recovery import MultitaskParameters, recover
+from ..spectrum import Spectrum
+from ..starting import fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..statistics import statistics_log_likelihoods
+from ..streaming import StreamedLoss
 from .base import JointGPModel
 from .exact import KroneckerMTGP
-
-MAX_SCALE_RATIO = 10.0
+from .parameters import chain_parameters
 
 
 class CoolMTGP(JointGPModel):
@@ -83,7 +71,9 @@ class CoolMTGP(JointGPModel):
     :param sigma2: Noise variance of each task given those before it; by default a tenth of the
         task's variance.
     :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
-        factorisation a task), or "auto", see :func:`gpflow_cool.chain.choose_engine`.
+        factorisation a task), or "auto", see :func:`gpflow_cool.chain.choose_engine`. With "auto" a
+        kernel that is linear, constant or a sum of such, with fewer features than rows, needs no
+        N x N matrix: O(N D^2), and exact.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
     """
 
@@ -108,19 +98,8 @@ class CoolMTGP(JointGPModel):
                 ' learning="hierarchical".'
             )
         scales = task_scales(self.centred_targets().numpy())
-        ratio = float(np.sqrt(scales.max() / scales.min()))
-        if ratio > MAX_SCALE_RATIO:
-            warnings.warn(
-                f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The"
-                " prior of the weights between tasks assumes comparable scales: standardise Y.",
-                stacklevel=2,
-            )
-        start = chain_start(mean_kernel_diagonal(kernel, self.data[0].numpy()), scales)
-        b = checks.positive_vector(start.b if b is None else b, "b", self.num_tasks)
-        sigma2 = start.sigma2 if sigma2 is None else sigma2
-        sigma2 = checks.positive_vector(sigma2, "sigma2", self.num_tasks)
-        self.b = Parameter(b, transform=positive(lower=0.0))
-        self.sigma2 = Parameter(sigma2, transform=noise_transform(sigma2, scales))
+        variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
+        self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)
 
     @property
@@ -131,12 +110,27 @@ class CoolMTGP(JointGPModel):
         return self.conditional_log_likelihoods()
 
     def profile(self) -> ProfiledChain:
-        return ProfiledChain(self)
+        return ProfiledChain(self) if self.features is None else StreamedLoss(self, solve=True)
+
+    @property
+    def features(self) -> LinearFeatures | None:
+        return super().features if self.engine == "auto" else None
+
+    @property
+    def scales(self) -> AnyNDArray:
+        """[T], the tasks' variances."""
+        return completion_scales(self.centred_completions().numpy())
 
     @check_shapes("return: [T]")
     def conditional_log_likelihoods(self) -> tf.Tensor:
         """The objective's terms: each task's likelihood given the tasks before it."""
         X, _ = self.data
+        features = self.features
+        if features is not None:
+            statistics = self.feature_statistics(features)
+            return statistics_log_likelihoods(
+                statistics, self.b, self.sigma2, learning=self.learning
+            )
         engine = choose_engine(self.num_tasks) if self.engine == "auto" else self.engine
         return conditional_log_likelihoods(
             self.kernel(X),
@@ -161,7 +155,8 @@ class CoolMTGP(JointGPModel):
         """
         checks.option(correlation, "correlation", ["map", "monte_carlo"])
         checks.positive_integer(num_samples, "num_samples")
-        _, _, parameters, _ = self._recover(correlation, num_samples, checks.seed(seed))
+        _, spectrum = self.spectral()
+        parameters = self._recover(spectrum, correlation, num_samples, checks.seed(seed))
         return MultitaskParameters(*map(to_default_float, parameters))
 
     def task_covariance(self) -> tf.Tensor:
@@ -193,34 +188,24 @@ class CoolMTGP(JointGPModel):
         :param seed: Which orders.
         """
         checks.positive_integer(num_orders, "num_orders")
-        lam, U = eigh(self.kernel(self.data[0]))
-        Y = self.centred_completions()
-        spectrum = exact_spectrum(lam, U, Y)
-        starts, box = inner_problem(spectrum, Y.numpy(), sigma2_floor(self.sigma2))
+        _, spectrum = self.spectral()
+        starts, box = inner_problem(spectrum, self.scales, sigma2_floor(self.sigma2))
         orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
-    def joint_solution(self) -> JointSolution:
-        """The joint model at the recovered C and Sigma, solved."""
-        U, spectrum, parameters, sigma2 = self._recover("map", 1, None)
-        basis = chain_task_basis(parameters.W, parameters.B, sigma2)
-        return solve_joint(U, spectrum.lam, spectrum.Yr, basis)
+    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+        parameters = self._recover(spectrum)
+        return chain_task_basis(parameters.W, parameters.B, tf.cast(self.sigma2, tf.float64))
 
     def observed_system(self) -> ObservedSystem:
         """The covariance of the observed targets at the recovered C and Sigma."""
         assert self.observed is not None
-        U, spectrum, parameters, _ = self._recover("map", 1, None)
+        U, spectrum = self.spectral()
+        parameters = self._recover(spectrum)
         return observed_system(U, spectrum.lam, parameters.C, parameters.Sigma, self.observed)
 
-    def _recover(self, correlation: str, num_samples: int, seed: int | None):  # type: ignore[no-untyped-def]
-        """Eigenvectors, spectrum, joint parameters and sigma2 in float64: one factorisation."""
-        lam, U = eigh(self.kernel(self.data[0]))
-        spectrum = exact_spectrum(lam, U, self.centred_completions())
+    def _recover(self, spectrum: Spectrum, *options: Any) -> MultitaskParameters:
+        """The joint model's matrices, in float64."""
         b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
-        chain = solve_chain(spectrum, b, sigma2, self.learning)
-        if correlation == "map":
-            rho = map_correlation(spectrum, chain)
-        else:
-            rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-        return U, spectrum, multitask_parameters(chain.systems.W, b, sigma2, rho), sigma2
+        return recover(spectrum, b, sigma2, self.learning, *options)

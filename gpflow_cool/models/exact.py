@@ -21,11 +21,12 @@ from ..covariances import (
     smallest_eigenvalue,
 )
 from ..em import ExactEM
-from ..kronecker import JointSolution, kronecker_log_likelihood, solve_joint, task_basis
+from ..kronecker import TaskBasis, kronecker_log_likelihood, task_basis
 from ..linalg import eigh
 from ..observed import ObservedSystem, observed_system
-from ..spectrum import exact_spectrum
+from ..spectrum import Spectrum
 from ..starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..statistics import statistics_log_evidence
 from .base import JointGPModel
 
 if TYPE_CHECKING:
@@ -177,6 +178,10 @@ class KroneckerMTGP(JointGPModel):
         targets are missing.
         """
         X, _ = self.data
+        features = self.features
+        if features is not None:
+            statistics = self.feature_statistics(features)
+            return statistics_log_evidence(statistics, self.signal(), self.noise())[None]
         evidence = kronecker_log_likelihood(
             self.kernel(X), self.centred_completions(), self.signal(), self.noise()
         )
@@ -210,12 +215,8 @@ class KroneckerMTGP(JointGPModel):
         """Sigma, [T, T]."""
         return self.noise()
 
-    def joint_solution(self) -> JointSolution:
-        """The joint model at the present parameters, solved."""
-        lam, U = eigh(self.kernel(self.data[0]))
-        spectrum = exact_spectrum(lam, U, self.centred_targets())
-        C, Sigma = tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64)
-        return solve_joint(U, spectrum.lam, spectrum.Yr, task_basis(C, Sigma))
+    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+        return task_basis(tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64))
 
     def observed_system(self) -> ObservedSystem:
         """The covariance of the observed targets at the present C and Sigma."""

@@ -1,0 +1,217 @@
+r"""
+The objective of features over rows that come in chunks, and its gradient: two passes over the data.
+
+The first pass sums :math:`\Phi = F^\top F, \Psi = F^\top Y, \ldots` over all chunks; the objective
+and its derivatives with respect to these are small. The second pass sums the gradient of
+:math:`\langle \partial_\Phi, \Phi \rangle + \langle \partial_\Psi, \Psi \rangle + \ldots` over the
+same chunks, which is that of the objective. Memory is that of one chunk and of [R, R].
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, TensorType
+from gpflow.mean_functions import MeanFunction
+
+from .profile import ChainModel, Evaluation, ProfiledChain
+from .rows import Rows
+from .statistics import (
+    Statistics,
+    add_statistics,
+    decompose,
+    row_statistics,
+    statistics_log_likelihoods,
+)
+
+
+class Features(Protocol):
+    """Features of rows, f(x) = L^-1 cross(x)."""
+
+    def cross(self, X: TensorType) -> tf.Tensor: ...
+    def diagonal(self, X: TensorType) -> tf.Tensor: ...
+    def factor(self) -> tf.Tensor: ...
+
+
+class FeatureModel(ChainModel, Protocol):
+    """What training over chunks needs of a model."""
+
+    features: Features
+    rows: Rows
+    mean_function: MeanFunction
+    scales: AnyNDArray
+
+
+class RowWeights(NamedTuple):
+    """Derivatives of the objective with respect to sums over rows of K_mn and Y."""
+
+    cross: tf.Tensor
+    """[R, R], by K_mn K_nm, twice."""
+
+    target: tf.Tensor
+    """[R, T], by K_mn Y."""
+
+    YY: tf.Tensor
+    """[T, T], by Y^T Y, twice."""
+
+    trace: tf.Tensor
+    """[], by the trace of K."""
+
+
+@check_shapes("X: [N, D]", "Y: [N, T]", "L_inverse: [R, R]")
+def chunk_statistics(
+    features: Features,
+    mean_function: MeanFunction,
+    L_inverse: TensorType,
+    X: TensorType,
+    Y: TensorType,
+) -> Statistics:
+    """Statistics of some rows."""
+    Kmn = tf.cast(features.cross(X), tf.float64)
+    F = tf.matmul(Kmn, L_inverse, transpose_a=True, transpose_b=True)
+    return row_statistics(F, Y - mean_function(X), features.diagonal(X))
+
+
+def total_statistics(
+    features: Features, mean_function: MeanFunction, rows: Rows, L: TensorType
+) -> Statistics:
+    """Statistics of all rows: one pass."""
+    L_inverse = lower_inverse(L)
+    total: Statistics | None = None
+    for X, Y in rows.chunks():
+        part = chunk_statistics(features, mean_function, L_inverse, X, Y)
+        total = part if total is None else add_statistics(total, part)
+    assert total is not None
+    return total
+
+
+@check_shapes("L: [R, R]", "return: [R, R]")
+def lower_inverse(L: TensorType) -> tf.Tensor:
+    """The inverse of a triangular matrix, by which chunk after chunk is multiplied."""
+    return tf.linalg.triangular_solve(L, tf.eye(tf.shape(L)[0], dtype=L.dtype))
+
+
+@check_shapes("L: [R, R]")
+def row_weights(L: TensorType, gradient: Statistics) -> RowWeights:
+    r"""
+    From derivatives with respect to F^T F and F^T Y to those with respect to what is summed.
+
+    .. math:: F^\top F = L^{-1} K_{mn} K_{nm} L^{-\top}, \qquad F^\top Y = L^{-1} K_{mn} Y
+    """
+    L_inverse = lower_inverse(L)
+    inner = tf.matmul(gradient.FF, L_inverse)
+    return RowWeights(
+        cross=2.0 * tf.matmul(L_inverse, inner, transpose_a=True),
+        target=tf.matmul(L_inverse, gradient.FY, transpose_a=True),
+        YY=2.0 * gradient.YY,
+        trace=gradient.trace,
+    )
+
+
+@check_shapes("L: [R, R]", "return: [R, R]")
+def factor_gradient(L: TensorType, statistics: Statistics, gradient: Statistics) -> tf.Tensor:
+    r"""
+    Gradient with respect to L, which needs no pass over the rows.
+
+    .. math:: \partial_L = -L^{-\top} (2 \, \partial_\Phi \Phi + \partial_\Psi \Psi^\top)
+    """
+    inside = 2.0 * tf.matmul(gradient.FF, statistics.FF)
+    inside += tf.matmul(gradient.FY, statistics.FY, transpose_b=True)
+    full = tf.linalg.triangular_solve(L, inside, adjoint=True)
+    return -tf.linalg.band_part(full, -1, 0)
+
+
+@check_shapes("X: [N, D]", "Y: [N, T]", "return: []")
+def chunk_surrogate(
+    features: Features,
+    mean_function: MeanFunction,
+    weights: RowWeights,
+    X: TensorType,
+    Y: TensorType,
+) -> tf.Tensor:
+    """A number whose gradient is what some rows add to the gradient of the objective."""
+    Kmn = tf.cast(features.cross(X), tf.float64)
+    R = tf.cast(Y - mean_function(X), tf.float64)
+    by_cross = tf.matmul(weights.cross, Kmn) + tf.matmul(weights.target, R, transpose_b=True)
+    by_target = tf.matmul(Kmn, weights.target, transpose_a=True) + tf.matmul(R, weights.YY)
+    diagonal = tf.cast(features.diagonal(X), tf.float64)
+    return (
+        tf.reduce_sum(Kmn * tf.stop_gradient(by_cross))
+        + tf.reduce_sum(R * tf.stop_gradient(by_target))
+        + weights.trace * tf.reduce_sum(diagonal)
+    )
+
+
+def total_gradient(
+    surrogate: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    rows: Rows,
+    variables: Sequence[tf.Variable],
+) -> list[tf.Tensor]:
+    """Gradient of a sum over all rows with respect to variables: one pass."""
+    total = [tf.zeros_like(variable) for variable in variables]
+    for X, Y in rows.chunks():
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            value = surrogate(X, Y)
+        part = tape.gradient(value, variables, unconnected_gradients="zero")
+        total = [a + b for a, b in zip(total, part, strict=True)]
+    return total
+
+
+class StreamedLoss(ProfiledChain):
+    """
+    The loss of a model with features, in two passes over its rows.
+
+    :param solve: Whether b and sigma2 are solved for, see :class:`ProfiledChain`; else they are
+        parameters like the others.
+    """
+
+    model: FeatureModel
+
+    def __init__(self, model: FeatureModel, *, solve: bool) -> None:
+        super().__init__(model)
+        if not solve:
+            self.solves_b = self.solves_sigma2 = False
+            self.parameters = list(model.trainable_parameters)
+
+    def evaluate(self) -> Evaluation:
+        """Loss, gradient and terms at the present parameters."""
+        model = self.model
+        variables = [p.unconstrained_variable for p in self.parameters]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            L = model.features.factor()
+        statistics = total_statistics(model.features, model.mean_function, model.rows, L)
+        known = decompose(statistics)
+        self.num_decompositions += 1
+        with tf.GradientTape(watch_accessed_variables=False) as small:
+            small.watch([*statistics, *variables])
+            b, sigma2 = self.solve_inner(known.spectrum, model.scales, *self.given())
+            terms = statistics_log_likelihoods(
+                statistics, b, sigma2, learning=model.learning, decomposition=known
+            )
+            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
+        by_statistics, gradients = small.gradient(
+            loss, [list(statistics), variables], unconnected_gradients="zero"
+        )
+        by_statistics = Statistics(*by_statistics)
+        if variables:
+            by_L = factor_gradient(L, statistics, by_statistics)
+            through_L = tape.gradient(
+                L, variables, output_gradients=by_L, unconnected_gradients="zero"
+            )
+            through_rows = self.row_gradient(row_weights(L, by_statistics), variables)
+            parts = (gradients, through_L, through_rows)
+            gradients = [sum(part) for part in zip(*parts, strict=True)]
+        return Evaluation(float(loss), [np.asarray(g) for g in gradients], terms.numpy())
+
+    def row_gradient(self, weights: RowWeights, variables: Sequence[tf.Variable]) -> list[Any]:
+        """What the rows add to the gradient, by the second pass."""
+        model = self.model
+
+        def surrogate(X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+            return chunk_surrogate(model.features, model.mean_function, weights, X, Y)
+
+        return total_gradient(surrogate, model.rows, variables)
