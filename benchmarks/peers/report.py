@@ -41,7 +41,7 @@ everything standardised with the rest, mean over splits (synthetic problems: 200
 draw). A fit above the time limit is a failure.
 
 Peers: GPyTorch `MultitaskKernel` (task covariance of full rank, Adam at 0.1 as its tutorial, 50 or
-200 steps) with a diagonal task noise (`iid`) and a full one (`full`); BoTorch
+200 steps) with a diagonal task noise (`iid`) and a full one (`full`), exact covariances; BoTorch
 `KroneckerMultiTaskGP` with its own kernel and priors, and (`botorch-full`) with everybody's kernel
 and full task noise; GPflow `GPR` with `Coregion` of rank 2 up to N T = 2000; GPflow `SVGP` with
 `SharedIndependent` and up to 200 inducing points; one GP a task with GPflow and with scikit-learn.

@@ -45,7 +45,8 @@ def fitted(model: gpytorch.models.ExactGP, T: int) -> Fitted:
     model.likelihood.eval()
 
     def predict(Xnew: np.ndarray) -> Moments:
-        with torch.no_grad(), gpytorch.settings.fast_pred_var():
+        # Not fast_pred_var: with a diagonal task noise its covariance is wrong, and not faster.
+        with torch.no_grad():
             joint = model.likelihood(model(torch.tensor(Xnew)))
             S = joint.covariance_matrix.reshape(len(Xnew), T, len(Xnew), T)
             return joint.mean.numpy(), S.numpy()
