@@ -39,7 +39,7 @@ def test_smoke_measures_what_is_installed_and_names_what_is_not(tmp_path):
             assert found["status"] == NOT_INSTALLED
             continue
         assert found["status"] == OK
-        assert 0.0 < found["predict"] < 60.0
+        assert found["predict"] > 0.0
         assert min(found["cold"], found["warm"], found["memory"]) > 0.0
         assert 0.5 < found["rmse"] < 1.2  # 30 rows say little: about as good as the mean
         assert 0.5 < found["nlpd"] < 2.0

@@ -13,6 +13,8 @@ from .runner import OK, Results
 from .summary import Summaries, Summary, summarise
 
 PICTURE = "images/benchmarks.png"
+REMARKS = Path(__file__).with_name("remarks.md")
+"""What the numbers do not say, and why a bar is missed: written by hand."""
 HEADER = (
     "method",
     "cold fit, s",
@@ -58,6 +60,7 @@ def write_page(results: Results, page: Path, note: str) -> None:
     versions = ", ".join(f"{name} {text}" for name, text in results.versions.items())
     head = INTRODUCTION.format(note=note, machine=results.machine, versions=versions)
     parts = [head, bar_table(bars(found)), f"![Seconds to fit]({PICTURE})\n"]
+    parts.append(REMARKS.read_text(encoding="utf-8"))
     parts += [problem_table(found, problem) for problem in problems.BY_NAME.values()]
     page.write_text("\n".join(part for part in parts if part), encoding="utf-8")
 

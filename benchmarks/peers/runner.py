@@ -171,7 +171,7 @@ def scores(part: Partition, predictions: Path) -> Row:
 
 
 def line(row: Row) -> str:
-    names = ("cold", "warm", "predict", "memory", "rmse", "nlpd")
+    names = ("cold", "cold_cpu", "warm", "predict", "memory", "rmse", "nlpd")
     numbers = [f"{name} {row[name]:.4g}" for name in names if name in row]
     head = f"{row['problem']:12s} {row['method']:24s} split {row['split']} threads {row['threads']}"
     return f"{head}: {row['status']} {' '.join(numbers)}"
