@@ -18,7 +18,7 @@ help:
 	@echo "make types       mypy"
 	@echo "make format      let ruff sort imports and format the code"
 	@echo "make tutorials   run every tutorial and write its notebook"
-	@echo "make benchmark   run every benchmark"
+	@echo "make benchmark   run every benchmark, that beside other packages last: hours"
 	@echo "make clean       remove caches and build products"
 
 # --- the virtual environment, and one stamp for each set of requirements --------------------
@@ -67,6 +67,7 @@ tutorials: $(VENV)/.installed-docs
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@echo "== benchmarks.peers"; $(BIN)/python -m benchmarks.peers
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

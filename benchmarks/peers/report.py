@@ -1,0 +1,148 @@
+"""The page docs/benchmarks.md and its picture, written from the file of results."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from . import problems
+from .bars import Bar, bars
+from .methods import ALL
+from .runner import OK, Results
+from .summary import Summaries, Summary, summarise
+
+PICTURE = "images/benchmarks.png"
+REMARKS = Path(__file__).with_name("remarks.md")
+"""What the numbers do not say, and why a bar is missed: written by hand."""
+HEADER = (
+    "method",
+    "cold fit, s",
+    "warm fit, s",
+    "predict, s",
+    "memory, MB",
+    "RMSE",
+    "NLPD a task",
+    "parameters",
+    "failures",
+    "threads",
+)
+INTRODUCTION = """# Beside other packages
+
+Written by `python -m benchmarks.peers --page docs/benchmarks.md` from the results of
+`python -m benchmarks.peers --data FOLDER`; do not edit it by hand. {note}
+
+Machine: {machine}. Versions: {versions}.
+
+Each fit has a process of its own; one and two threads are tried on the first split, and the faster
+counts. Cold: building, tracing and training in a fresh process, after the import. Warm: the same
+again in that process (the cold time again if that was above a minute). Predict: mean and T x T
+covariance, noise included, at each of 1000 rows, the second call. Memory: the peak of the cold fit
+above the import. RMSE and joint NLPD (a row's targets jointly, a task): 20% of the rows held out,
+everything standardised with the rest, mean over splits (synthetic problems: 200 new rows, one
+draw). A fit above the time limit is a failure.
+
+Peers: GPyTorch `MultitaskKernel` (task covariance of full rank, Adam at 0.1 as its tutorial, 50 or
+200 steps) with a diagonal task noise (`iid`) and a full one (`full`), exact covariances; BoTorch
+`KroneckerMultiTaskGP` with its own kernel and priors, and (`botorch-full`) with everybody's kernel
+and full task noise; GPflow `GPR` with `Coregion` of rank 2 up to N T = 2000; GPflow `SVGP` with
+`SharedIndependent` and up to 200 inducing points; one GP a task with GPflow and with scikit-learn.
+All but `botorch` have a squared exponential kernel with one lengthscale, started at half the median
+distance.
+"""
+
+
+def write_page(results: Results, page: Path, note: str) -> None:
+    """Write the page, and the picture beside it."""
+    found = summarise(results.rows)
+    page.parent.joinpath(PICTURE).parent.mkdir(parents=True, exist_ok=True)
+    draw(found, page.parent / PICTURE)
+    versions = ", ".join(f"{name} {text}" for name, text in results.versions.items())
+    head = INTRODUCTION.format(note=note, machine=results.machine, versions=versions)
+    parts = [head, bar_table(bars(found)), f"![Seconds to fit]({PICTURE})\n"]
+    parts.append(REMARKS.read_text(encoding="utf-8"))
+    parts += [problem_table(found, problem) for problem in problems.BY_NAME.values()]
+    page.write_text("\n".join(part for part in parts if part), encoding="utf-8")
+
+
+def markdown(header: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    rows = [header, ("---",) * len(header), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def bar_table(found: list[Bar]) -> str:
+    """What must hold, what falls short first."""
+    lines = [
+        (bar.claim, bar.problem, bar.measured, "holds" if bar.holds else "**falls short**")
+        for bar in sorted(found, key=lambda bar: bar.holds)
+    ]
+    held = sum(bar.holds for bar in found)
+    title = f"## What must hold: {held} of {len(found)} do\n"
+    return f"{title}\n{markdown(('bar', 'problem', 'ratio of one run', ''), lines)}"
+
+
+def problem_table(found: Summaries, problem: problems.Problem) -> str:
+    """One line a method; empty if there is none."""
+    lines = [cells(item) for (where, _), item in found.items() if where == problem.name]
+    if not lines:
+        return ""
+    size = f"{problem.N} rows, {problem.T} tasks" if problem.table else "synthetic"
+    return f"## {problem.name} ({size})\n\n{markdown(HEADER, lines)}"
+
+
+def cells(item: Summary) -> tuple[str, ...]:
+    failures = f"{item.failures} of {item.failures + item.splits}"
+    return (
+        item.method if item.status == OK else f"{item.method}: {item.status}",
+        number(item.cold),
+        number(item.warm),
+        number(item.predict),
+        number(item.memory / 1e6, 0),
+        number(item.rmse, 3),
+        number(item.nlpd, 3),
+        number(item.parameters, 0),
+        failures,
+        number(item.threads, 0),
+    )
+
+
+def number(value: float, decimals: int | None = None) -> str:
+    """Three digits by default; nothing for NaN."""
+    if not np.isfinite(value):
+        return ""
+    return f"{value:.3g}" if decimals is None else f"{value:.{decimals}f}"
+
+
+def draw(found: Summaries, path: Path) -> None:
+    """Warm fits against N and against T, log-log, with slopes."""
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    panel(left, found, problems.OVER_ROWS, "N")
+    left.set(title="16 tasks", xlabel="training rows N", ylabel="seconds to fit, warm")
+    panel(right, found, problems.OVER_TASKS, "T")
+    right.set(title="800 training rows", xlabel="tasks T")
+    figure.savefig(path, dpi=120)
+
+
+def panel(ax: Any, found: Summaries, sizes: tuple[problems.Problem, ...], axis: str) -> None:
+    for index, method in enumerate(ALL):
+        points = [
+            (getattr(size, axis), found[size.name, method.name].warm)
+            for size in sizes
+            if (size.name, method.name) in found and found[size.name, method.name].status == OK
+        ]
+        if points:
+            x, y = np.transpose(points)
+            style = {"marker": "o" if method.ours else ".", "linewidth": 2.5 if method.ours else 1}
+            ax.loglog(x, y, label=method.name + slope(x, y), color=f"C{index % 10}", **style)
+    ax.grid(alpha=0.3, which="both")
+    if ax.lines:
+        ax.legend(fontsize="x-small")
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> str:
+    """Of the line through all points of the curve."""
+    return f", slope {np.polyfit(np.log(x), np.log(y), 1)[0]:.1f}" if len(x) > 1 else ""

@@ -1,0 +1,73 @@
+"""What the rows of results say: one summary for each problem and method."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import methods, problems
+from .runner import BETTER, NOT_INSTALLED, OK
+
+MEASURES = ("cold", "warm", "predict", "memory", "parameters", "threads")
+
+
+class Summary(NamedTuple):
+    """A method on a problem; NaN where nothing was measured."""
+
+    problem: str
+    method: str
+    status: str
+    cold: float
+    warm: float
+    predict: float
+    memory: float
+    parameters: float
+    threads: float
+    rmse: float
+    """Mean over splits, as the next."""
+    nlpd: float
+    splits: int
+    """That did not fail."""
+    failures: int
+
+
+Summaries = dict[tuple[str, str], Summary]
+
+
+def summarise(rows: Iterable[dict[str, Any]]) -> Summaries:
+    """By problem and method, in the order of the two lists."""
+    rows = list(rows)
+    found = {}
+    for problem in problems.BY_NAME:
+        for method in methods.BY_NAME:
+            mine = [row for row in rows if (row["problem"], row["method"]) == (problem, method)]
+            if mine:
+                found[problem, method] = summary(problem, method, mine)
+    return found
+
+
+def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summary:
+    """Time and memory of the first split with the better thread count, scores of all splits."""
+    good = [row for row in rows if row["status"] == OK]
+    first = sorted(rows, key=lambda row: (row["status"] != OK, row["split"], speed(row)))[0]
+    by_split = {row["split"]: row for row in sorted(good, key=speed, reverse=True)}
+    failed = {row["split"] for row in rows if row["status"] not in (OK, NOT_INSTALLED)}
+    return Summary(
+        problem,
+        method,
+        first["status"],
+        *(first.get(name, np.nan) for name in MEASURES),
+        rmse=mean(row["rmse"] for row in by_split.values()),
+        nlpd=mean(row["nlpd"] for row in by_split.values()),
+        splits=len(by_split),
+        failures=len(failed - set(by_split)),
+    )
+
+
+def speed(row: dict[str, Any]) -> float:
+    return row.get(BETTER, np.inf)
+
+
+def mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return float(np.mean(listed)) if listed else np.nan

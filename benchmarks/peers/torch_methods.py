@@ -1,0 +1,98 @@
+"""What GPyTorch and BoTorch offer, in double precision as BoTorch asks for."""
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal
+
+from .fitted import Fitted, Moments, in_chunks
+
+LEARNING_RATE = 0.1
+
+
+class MultitaskGP(gpytorch.models.ExactGP):
+    """The model of GPyTorch's tutorial on multitasking, its task covariance of full rank."""
+
+    def __init__(
+        self,
+        X: torch.Tensor,
+        Y: torch.Tensor,
+        likelihood: gpytorch.likelihoods.Likelihood,
+        kernel: gpytorch.kernels.Kernel,
+    ) -> None:
+        super().__init__(X, Y, likelihood)
+        T = Y.shape[1]
+        self.mean_module = gpytorch.means.MultitaskMean(gpytorch.means.ConstantMean(), num_tasks=T)
+        self.covar_module = gpytorch.kernels.MultitaskKernel(kernel, num_tasks=T, rank=T)
+
+    def forward(self, X: torch.Tensor) -> MultitaskMultivariateNormal:
+        return MultitaskMultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def tensors(X: np.ndarray, Y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)  # the factors of task and noise covariance start at random
+    return torch.tensor(X), torch.tensor(Y)
+
+
+def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel()
+    kernel.lengthscale = lengthscale
+    return kernel
+
+
+def fitted(model: gpytorch.models.ExactGP, T: int) -> Fitted:
+    model.eval()
+    model.likelihood.eval()
+
+    def predict(Xnew: np.ndarray) -> Moments:
+        # Not fast_pred_var: with a diagonal task noise its covariance is wrong, and not faster.
+        with torch.no_grad():
+            joint = model.likelihood(model(torch.tensor(Xnew)))
+            S = joint.covariance_matrix.reshape(len(Xnew), T, len(Xnew), T)
+            return joint.mean.numpy(), S.numpy()
+
+    parameters = sum(part.numel() for part in model.parameters() if part.requires_grad)
+    return Fitted(lambda Xnew: in_chunks(predict, Xnew, T), parameters)
+
+
+def multitask(
+    X: np.ndarray, Y: np.ndarray, lengthscale: float, *, full_noise: bool, steps: int
+) -> Fitted:
+    """GPyTorch's `MultitaskKernel`, trained by Adam as its tutorial does."""
+    Xt, Yt = tensors(X, Y)
+    T = Y.shape[1]
+    likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(T, rank=T if full_noise else 0)
+    model = MultitaskGP(Xt, Yt, likelihood, rbf(lengthscale)).double()
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = -evidence(model(Xt), Yt)
+        loss.backward()
+        optimizer.step()
+    return fitted(model, T)
+
+
+def botorch(
+    X: np.ndarray, Y: np.ndarray, lengthscale: float, *, full_noise: bool, shared_kernel: bool
+) -> Fitted:
+    """
+    BoTorch's `KroneckerMultiTaskGP`.
+
+    :param shared_kernel: Whether it has everybody's kernel, or BoTorch's own, with a lengthscale
+        for each input and a prior.
+    """
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import KroneckerMultiTaskGP
+
+    Xt, Yt = tensors(X, Y)
+    T = Y.shape[1]
+    model = KroneckerMultiTaskGP(
+        Xt,
+        Yt,
+        data_covar_module=rbf(lengthscale) if shared_kernel else None,
+        likelihood_rank=T if full_noise else 0,
+    )
+    fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
+    return fitted(model, T)
