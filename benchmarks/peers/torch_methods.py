@@ -45,7 +45,7 @@ def fitted(model: gpytorch.models.ExactGP, T: int) -> Fitted:
     model.likelihood.eval()
 
     def predict(Xnew: np.ndarray) -> Moments:
-        # Not fast_pred_var: with a diagonal task noise its covariance is wrong, and not faster.
+        # Not fast_pred_var: with a diagonal task noise its covariance is wrong.
         with torch.no_grad():
             joint = model.likelihood(model(torch.tensor(Xnew)))
             S = joint.covariance_matrix.reshape(len(Xnew), T, len(Xnew), T)
