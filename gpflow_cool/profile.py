@@ -79,25 +79,46 @@ class ProfiledChain:
     def evaluate(self) -> Evaluation:
         """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
         model = self.model
+        K, Y = model.kernel(model.data[0]), model.centred_completions()
+        decomposition = eigh(K)
+        self.num_decompositions += 1
+        b, sigma2 = self.solve_inner(exact_spectrum(*decomposition, Y), Y.numpy())
+        parts = [tf.convert_to_tensor(part) for part in (K, Y, b, sigma2)]
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            terms = conditional_log_likelihoods(
+                *parts, learning=model.learning, engine="spectral", decomposition=decomposition
+            )
+            loss = -tf.reduce_sum(terms)
+        by_parts = tape.gradient(loss, parts)
+        del K, decomposition, parts
+        prior, gradients = self._chain_rule(b, sigma2, by_parts)
+        return Evaluation(float(loss - prior), gradients, terms.numpy())
+
+    def _chain_rule(
+        self, b: tf.Tensor, sigma2: tf.Tensor, by_parts: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, list[AnyNDArray]]:
+        """
+        The log prior density, and the gradient of the loss with respect to the outer variables.
+
+        K is computed once more: what a kernel keeps for its gradient is several matrices N x N,
+        which are not kept beside the eigendecomposition.
+
+        :param by_parts: Gradient of the loss, without prior, with respect to K, Y, b and sigma2.
+        """
+        model = self.model
         variables = [p.unconstrained_variable for p in self.parameters]
         with tf.GradientTape() as tape:
-            K = model.kernel(model.data[0])
-            Y = model.centred_completions()
-            lam, U = eigh(tf.stop_gradient(K))
-            self.num_decompositions += 1
-            b, sigma2 = self.solve_inner(exact_spectrum(lam, U, tf.stop_gradient(Y)), Y.numpy())
-            terms = conditional_log_likelihoods(
-                K,
-                Y,
-                b,
-                sigma2,
-                learning=model.learning,
-                engine="spectral",
-                decomposition=(lam, U),
-            )
-            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
+            K, Y = model.kernel(model.data[0]), model.centred_completions()
+            prior = model.log_prior_density()
+            parts = [*(tf.convert_to_tensor(part) for part in (K, Y, b, sigma2)), prior]
+        gradients = tape.gradient(
+            parts,
+            variables,
+            output_gradients=[*by_parts, -tf.ones_like(prior)],
+            unconnected_gradients="zero",
+        )
+        return prior, [g.numpy() for g in gradients]
 
     def solve_inner(
         self, spectrum: Spectrum, Y: AnyNDArray

@@ -258,7 +258,7 @@ def test_inner_problem_sees_the_same_terms(rng, S, N, T):
     p = Copies(rng, S, N, T)
     lam, U = eigh(tf.constant(p.K))
     spectrum = exact_spectrum(lam, U, tf.constant(p.Y))
-    numpy = inner.inner_spectrum(*(part.numpy() for part in spectrum))
+    numpy = inner.inner_spectrum(*spectrum.arrays())
     tasks, at = np.arange(T), np.stack([p.b, p.sigma2], axis=1)
     terms = inner.evaluate(numpy, tasks, at, "hierarchical")
     assert_close(terms.value, p.terms(p.Y, p.b, p.sigma2))
