@@ -153,7 +153,10 @@ def in_notebook() -> bool:
 
 
 class ProgressBar(Callback):
-    """A bar with loss and gradient norm; nothing where standard error is neither read nor shown."""
+    """
+    A bar with loss and gradient norm, and the round where targets are missing; nothing where
+    standard error is neither read nor shown.
+    """
 
     def on_train_begin(self, logs: Logs) -> None:
         self.bar = tqdm(
@@ -165,8 +168,11 @@ class ProgressBar(Callback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        place = ""
+        if "round" in logs:
+            place = f"round {logs['round'] + 1:.0f} of {self.params['rounds']}, "
         self.bar.set_postfix_str(
-            f"loss {logs['loss']:.6g}, gradient {logs['gradient_norm']:.2g}", refresh=False
+            f"{place}loss {logs['loss']:.6g}, gradient {logs['gradient_norm']:.2g}", refresh=False
         )
         self.bar.update()
 

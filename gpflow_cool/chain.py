@@ -133,7 +133,7 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    pairs = tf.reduce_sum(spectrum.split(products_of_tasks(Yr)), axis=0)  # [R, T^2]
+    pairs = products_of_tasks(spectrum.split(Yr))
     G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
     systems = solve_task_systems(G + G0 / sigma2[:, None, None])
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
@@ -146,10 +146,10 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     return Chain(terms=terms, systems=systems, d=d, A=A)
 
 
-@check_shapes("Yr: [rows, T]", "return: [rows, T2]")
+@check_shapes("Yr: [S, R, T]", "return: [R, T2]")
 def products_of_tasks(Yr: TensorType) -> tf.Tensor:
-    """All products of two columns."""
-    return tf.reshape(Yr[:, :, None] * Yr[:, None, :], [-1, Yr.shape[1] ** 2])
+    """All products of two columns, summed over completions without forming those of each."""
+    return tf.reshape(tf.einsum("srt,sru->rtu", Yr, Yr), [-1, Yr.shape[2] ** 2])
 
 
 @check_shapes("residual_map: [T, T]", "G0: [T, T]", "return: [T]")

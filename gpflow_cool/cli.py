@@ -1,5 +1,5 @@
 """
-The command line: ``gpflow-cool fit | predict | evaluate | report | demo | study``.
+The command line: ``gpflow-cool fit | predict | impute | evaluate | report | demo | study``.
 
 Everything that needs TensorFlow is imported inside the commands, after the user's mistakes are
 found, so that ``--help`` and a wrong column are answered at once. A user's mistake is one line and
@@ -17,10 +17,13 @@ import numpy as np
 from .console import (
     Names,
     OneLine,
+    TrainingTable,
+    check_gaps,
     check_model,
     check_size,
     check_writable,
     column_options,
+    completed_columns,
     data_argument,
     force_option,
     inducing_points,
@@ -38,11 +41,16 @@ from .tables import Table, TableError, check_output, read_table, write_table, wr
 
 TABLES = (".csv", ".parquet")
 
+restarts_option = click.option(
+    "--restarts", type=click.IntRange(0), default=0, help="Train again so many times."
+)
+
 EPILOG = """
 \b
 Examples:
   gpflow-cool fit data.csv --targets heat,cold --ard --out model
   gpflow-cool predict model new.csv --out predictions.csv --cov
+  gpflow-cool impute data.csv --targets heat,cold --out completed.csv
   gpflow-cool evaluate data.csv --targets heat,cold
   gpflow-cool report model
 
@@ -75,7 +83,7 @@ def main() -> None:
     type=click.IntRange(1),
     help=f"Inducing points; 300 if there are more than {MAX_ROWS} rows, else none.",
 )
-@click.option("--restarts", type=click.IntRange(0), default=0, help="Train again so many times.")
+@restarts_option
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder to log training to.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
@@ -102,15 +110,15 @@ def fit(
     """
     Train a model on DATA and write it to a folder.
 
+    Empty cells of targets are taken as missing; inputs must not have any.
+
     \b
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
     """
-    names, X, Y = training_table(data, targets, inputs)
-    points = inducing_points(len(X), kernel, inducing, large, quiet, restarts + 1)
+    found = training_table(data, targets, inputs, learning)
+    points = inducing_points(len(found.X), kernel, inducing, large, quiet, restarts + 1)
     check_writable(out)
     load_tensorflow()
-    import pandas as pd
-
     from . import summaries
     from .archive import check_place
     from .estimator import CoolMTGPRegressor
@@ -127,13 +135,21 @@ def fit(
         verbose=0 if quiet else 1,
     )
     started = time.perf_counter()
-    regressor.fit(
-        pd.DataFrame(X, columns=names), pd.DataFrame(Y, columns=targets), tensorboard=tensorboard
-    )
+    train(regressor, found, quiet, tensorboard=tensorboard)
     seconds = time.perf_counter() - started
     regressor.save(out, force=force)
     result = summaries.fit_summary(regressor, out, seconds)
     say(result, summaries.fit_lines(result), quiet, as_json)
+
+
+def train(regressor: Any, found: TrainingTable, quiet: bool, **options: Any) -> None:
+    """Fit an estimator to a table, and tell before what is missing of it."""
+    import pandas as pd
+
+    if any(found.gaps.values()) and not quiet:
+        click.echo(found.gaps_line(), err=True)
+    X, Y = pd.DataFrame(found.X, columns=found.inputs), pd.DataFrame(found.Y, columns=found.targets)
+    regressor.fit(X, Y, **options)
 
 
 def load_model(model: Path) -> Any:
@@ -206,6 +222,59 @@ def inputs_of(regressor: Any, table: Table) -> Any:
     return pd.DataFrame(table.numbers(names), columns=names)
 
 
+@main.command(short_help="Fill in the empty cells of targets.")
+@data_argument
+@column_options
+@model_options
+@restarts_option
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help=".csv or .parquet file."
+)
+@force_option
+@saying_options
+def impute(
+    data: Path,
+    targets: list[str],
+    inputs: list[str] | None,
+    kernel: str,
+    ard: bool,
+    learning: str,
+    seed: int,
+    large: bool,
+    restarts: int,
+    out: Path,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """
+    Fill in the empty cells of targets, from all that DATA holds.
+
+    The file gets the columns of DATA, the targets completed, and for each target NAME a column
+    NAME_std with the standard deviation of what was filled in, 0 for what was there.
+
+    \b
+      gpflow-cool impute data.csv --targets heat,cold --out completed.csv
+    """
+    found = training_table(data, targets, inputs, learning)
+    check_gaps(found)
+    check_size(len(found.X), large, quiet, restarts + 1)
+    check_output(out, TABLES, force)
+    load_tensorflow()
+    from .estimator import CoolMTGPRegressor
+
+    regressor = CoolMTGPRegressor(
+        kernel, ard=ard, restarts=restarts, random_state=seed, verbose=0 if quiet else 1
+    )
+    train(regressor, found, quiet)
+    filled = regressor.impute(found.Y)
+    columns = completed_columns(found, np.asarray(filled.completed), np.asarray(filled.std))
+    write_table(out, columns)
+    count = sum(found.gaps.values())
+    result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
+    say(result, [f"{count} empty cells filled in, written to {out}."], quiet, as_json)
+
+
 @main.command(short_help="Does the coupling pay? Cross-validate beside other models.")
 @data_argument
 @column_options
@@ -230,32 +299,36 @@ def evaluate(
 
     Joint NLPD is the negative log density of a held-out row, all its targets together: the lower
     the better. aRRMSE is the error relative to predicting the mean: 1 is no better than that.
+    Empty cells of targets are taken as missing, in training and in scores.
 
     \b
       gpflow-cool evaluate data.csv --targets heat,cold --folds 10
     """
-    names, X, Y = training_table(data, targets, inputs)
-    check_size(len(X), large, quiet, folds * (2 + len(targets)))
+    found = training_table(data, targets, inputs, learning)
+    check_size(len(found.X), large, quiet, folds * (2 + len(targets)))
     load_tensorflow()
     from tqdm.auto import tqdm
 
     from . import evaluation
-    from .estimator import CoolMTGPRegressor
+    from .named_kernels import make_kernel
 
-    evaluation.check_folds(folds, len(X))
-    kernel_object = CoolMTGPRegressor(kernel, ard=ard)._make_kernel(len(names))
+    evaluation.check_folds(folds, len(found.X))
+    evaluation.check_known(found.Y, targets, folds, seed)
+    if any(found.gaps.values()) and not quiet:
+        click.echo(found.gaps_line(), err=True)
+    kernel_object = make_kernel(kernel, ard, len(found.inputs))
     count = folds * len(evaluation.methods(len(targets), learning))
     with tqdm(total=count, unit="fit", disable=True if quiet else None) as bar:
         scores = evaluation.cross_validate(
-            X,
-            Y,
+            found.X,
+            found.Y,
             kernel_object,
             folds=folds,
             learning=learning,
             seed=seed,
             progress=lambda name: bar.update(),
         )
-    result, lines = evaluation.summary(scores, targets, len(X), folds)
+    result, lines = evaluation.summary(scores, targets, len(found.X), folds)
     say(result, lines, quiet, as_json)
 
 

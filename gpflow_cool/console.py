@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 import numpy as np
@@ -174,12 +174,33 @@ model_options = add(
 # Tables --------------------------------------------------------------------------------------
 
 
+class TrainingTable(NamedTuple):
+    """What a fit needs of a table."""
+
+    table: Table
+    inputs: list[str]
+    targets: list[str]
+    X: Any
+    Y: Any
+    """NaN where a cell is empty."""
+
+    @property
+    def gaps(self) -> dict[str, int]:
+        """How many cells of each target are empty."""
+        return dict(zip(self.targets, np.isnan(self.Y).sum(axis=0).tolist(), strict=True))
+
+    def gaps_line(self) -> str:
+        """The same in words."""
+        parts = [f"{count} of {name}" for name, count in self.gaps.items() if count]
+        return f"Empty cells of {len(self.Y)} rows, taken as missing: {', '.join(parts)}."
+
+
 def training_table(
-    data: Path, targets: Sequence[str], inputs: Sequence[str] | None
-) -> tuple[list[str], Any, Any]:
-    """Names of the inputs, X and Y, checked to be good for a fit."""
+    data: Path, targets: Sequence[str], inputs: Sequence[str] | None, learning: str
+) -> TrainingTable:
+    """Inputs and targets, checked to be good for a fit; cells of targets may be empty."""
     table = read_table(data)
-    Y = table.numbers(targets)
+    Y = table.numbers(targets, allow_missing=True)
     names = [n for n in table.names if n not in targets] if inputs is None else list(inputs)
     both = [name for name in names if name in targets]
     if both:
@@ -190,15 +211,28 @@ def training_table(
     if len(X) < 2:
         raise TableError(f"{data} has one row: a model needs at least two, and better twenty.")
     check_variation(table, targets, Y)
-    return names, X, Y
+    found = TrainingTable(table, names, list(targets), X, Y)
+    if np.isnan(Y).any() and learning == "approximate":
+        raise TableError(
+            f"{data}: {found.gaps_line()} --learning approximate cannot do without them: use"
+            " --learning hierarchical."
+        )
+    return found
 
 
 def check_variation(table: Table, targets: Sequence[str], Y: Any) -> None:
-    """Raise if a target never changes."""
+    """Raise if a target never changes, or has no numbers."""
     for name, column in zip(targets, Y.T, strict=True):
-        if np.ptp(column) <= 1e-14 * np.max(np.abs(column)):
+        known = column[~np.isnan(column)]
+        if not len(known):
             raise TableError(
-                f"{table.path}: target {name!r} is {column[0]:g} in every row. There is nothing to"
+                f"{table.path}: every cell of target {name!r} is empty. There is nothing to learn"
+                " from: leave it out."
+            )
+        if np.ptp(known) <= 1e-14 * np.max(np.abs(known)):
+            where = "every row" if len(known) == len(column) else "every row that has it"
+            raise TableError(
+                f"{table.path}: target {name!r} is {known[0]:g} in {where}. There is nothing to"
                 " learn: leave it out."
             )
 
@@ -260,6 +294,30 @@ def prediction_columns(
         pairs = [(t, u) for t in range(len(names)) for u in range(t + 1, len(names))]
         columns.update({f"cov_{names[t]}_{names[u]}": S[:, t, u] for t, u in pairs})
     return columns
+
+
+def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[str, Any]:
+    """The table with its targets completed, and a column of standard deviations for each."""
+    columns: dict[str, Any] = dict(found.table.columns)
+    columns.update(zip(found.inputs, found.X.T, strict=True))
+    columns.update(zip(found.targets, completed.T, strict=True))
+    columns.update({f"{n}_std": s for n, s in zip(found.targets, std.T, strict=True)})
+    return columns
+
+
+def check_gaps(found: TrainingTable) -> None:
+    """Raise unless there is something to fill in, and names for the deviations."""
+    if not any(found.gaps.values()):
+        raise TableError(
+            f"{found.table.path} has no empty cell in {', '.join(found.targets)}: there is nothing"
+            " to fill in."
+        )
+    taken = [f"{name}_std" for name in found.targets if f"{name}_std" in found.table.names]
+    if taken:
+        raise TableError(
+            f"{found.table.path} has a column {taken[0]!r}, where a standard deviation would go:"
+            " rename it."
+        )
 
 
 # Places and answers -----------------------------------------------------------------------------

@@ -5,9 +5,8 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
@@ -16,7 +15,8 @@ from typing_extensions import Self
 
 try:
     from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-    from sklearn.utils import check_random_state
+    from sklearn.metrics import r2_score
+    from sklearn.utils import check_consistent_length, check_random_state
     from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
@@ -24,41 +24,20 @@ except ImportError as error:
     ) from error
 
 from . import checks
-from .frames import KINDS, Layout, index_of, is_frame, layout_of
+from .frames import KINDS, Imputed, Layout, RowsLeftOut, index_of, is_frame, layout_of
 from .linalg import correlation_from_covariance
+from .metrics import known_log_densities
 from .models.choice import choose_model
 from .models.cool import CoolMTGP
 from .models.sparse import SparseCoolMTGP
+from .named_kernels import make_kernel
 from .restoring import restore_model
 from .saving import model_document, save
 from .scaling import Scaling, constant_columns, no_scaling, standardising
 from .specification import Reader, Writer
 
-KERNELS: dict[str, Callable[..., Kernel]] = {
-    "se": gpflow.kernels.SquaredExponential,
-    "matern12": gpflow.kernels.Matern12,
-    "matern32": gpflow.kernels.Matern32,
-    "matern52": gpflow.kernels.Matern52,
-    "linear": gpflow.kernels.Linear,
-}
 ROWS_AT_ONCE = 1000
 """Predictions are computed for so many rows at a time, which bounds the memory."""
-
-
-class RowsLeftOut(NamedTuple):
-    """Every training row predicted from all the others, in the user's units."""
-
-    mean: Any
-    """[N, T]."""
-
-    std: Any
-    """[N, T], of the observation, noise included."""
-
-    cov: Any
-    """[N, T, T]."""
-
-    log_density: Any
-    """[N], joint over the tasks of a row."""
 
 
 class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -76,7 +55,8 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Everything that goes in and out is in the user's units: with `standardize`, inputs and targets
     are centred and divided by their standard deviations inside, where kernel and parameters live.
-    If y is a data frame, so are the answers, with its column names.
+    If y is a data frame, so are the answers, with its column names. A target may be missing at some
+    rows: NaN in y; :meth:`impute` fills it in.
 
     :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
         any GPflow kernel over the columns of X, which is copied.
@@ -89,7 +69,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         :class:`~gpflow_cool.SparseCoolMTGP`; 0 for the exact model. By default 300 if there are
         more than 5000 rows and the kernel is not linear, with a warning, else 0.
     :param restarts: How many times to train again from random parameters; the best wins.
-    :param random_state: Seed, or generator, of the restarts.
+    :param random_state: Seed, or generator, of the restarts, and of the draws of missing targets.
     :param verbose: 1 for a progress bar.
 
     After `fit`: `model_` (the CoolMTGP or SparseCoolMTGP, in standardised units), `history_`,
@@ -127,27 +107,30 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tensorboard: str | os.PathLike[str] | None = None,
     ) -> Self:
         """
-        Train on inputs [N, D] and targets [N, T] or [N].
+        Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
 
         :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
         :param tensorboard: Folder to write the training to.
         """
         checks.whole_number(self.restarts, "restarts")
-        X, values = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
+        of_X = {"dtype": np.float64, "ensure_min_samples": 2}
+        of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
+        X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
+        check_consistent_length(X, values)
         layout = layout_of(y, values)
-        Y = np.asarray(values, dtype=np.float64).reshape(len(X), -1)
+        Y = values.reshape(len(X), -1)
+        check_observed(Y, layout.names)
         self._learn_scales(X, Y, layout)
         data = self._inputs.standardised(X), self._targets.standardised(Y)
         model = choose_model(
             data,
-            self._make_kernel(X.shape[1]),
+            make_kernel(self.kernel, self.ard, X.shape[1]),
             inducing=self.inducing,
             learning=self.learning,
             task_names=layout.names,
         )
-        seed = int(check_random_state(self.random_state).randint(2**31)) if self.restarts else None
+        random = self.restarts or model.observed is not None
+        seed = int(check_random_state(self.random_state).randint(2**31)) if random else None
         self.history_ = model.fit(
             callbacks=callbacks,
             restarts=self.restarts,
@@ -170,23 +153,6 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 " are, with deviations that mean little: leave them out.",
                 stacklevel=3,
             )
-
-    def _make_kernel(self, num_columns: int) -> Kernel:
-        """The kernel to train: a new one by name, or a copy of the user's."""
-        if isinstance(self.kernel, Kernel):
-            if self.ard:
-                raise ValueError(
-                    "ard=True is for a kernel given by name: give the kernel object a lengthscale"
-                    " for each column instead, and leave ard out."
-                )
-            return copy.deepcopy(self.kernel)
-        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
-            raise ValueError(
-                f"kernel={self.kernel!r} is not known. Choose one of"
-                f" {', '.join(map(repr, KERNELS))}, or pass a gpflow.kernels.Kernel object."
-            )
-        name = "variance" if self.kernel == "linear" else "lengthscales"
-        return KERNELS[self.kernel](**({name: np.ones(num_columns)} if self.ard else {}))
 
     def _settle(self, model: CoolMTGP | SparseCoolMTGP, layout: Layout) -> Self:
         """Keep what predictions need of a trained model."""
@@ -283,9 +249,18 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return draws[:, 0] if self._layout.kind in ("vector", "series") else draws
 
     def log_density(self, X: Any, y: Any) -> Any:
-        """Log density of the targets of each row, joint over them, [M]: the higher the better."""
+        """
+        Log density of the targets of each row, joint over them, [M]: the higher the better.
+
+        Where targets are NaN it is that of the others of the row.
+        """
         index, Z = index_of(X), self._standardised_inputs(X)
-        Y = self._standardised_targets(y, len(Z))
+        Y = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+        known = ~np.isnan(Y)
+        if not known.all():
+            mean, cov = self._in_blocks(self.posterior_.predict_y, [Z], full_output_cov=True)
+            density = self._targets.log_density(known_log_densities(Y, mean, cov), known)
+            return self._layout.column(density, "log_density", index)
 
         def score(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
             return (self.posterior_.predict_log_density(Z, Y, full_output_cov=full_output_cov),)
@@ -293,18 +268,59 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         (log_density,) = self._in_blocks(score, [Z, Y], full_output_cov=True)
         return self._layout.column(self._targets.log_density(log_density), "log_density", index)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """
+        Coefficient of determination, R^2, mean over the targets; where y is NaN it is left aside.
+        """
+        mean = np.asarray(self.predict(X))
+        Y = self._values(y, len(mean), ensure_all_finite="allow-nan")
+        columns = zip(Y.T, mean.reshape(Y.shape).T, ~np.isnan(Y.T), strict=True)
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        scores = [
+            r2_score(y[known], m[known], sample_weight=None if weight is None else weight[known])
+            for y, m, known in columns
+        ]
+        return float(np.mean(scores))
+
+    def impute(self, y: Any) -> Imputed:
+        """
+        Fill in what is missing of the targets that the estimator was fitted to.
+
+        Missing targets are predicted from all that was observed, in their own row and in the
+        others. For rows that were not in the fit there is :meth:`predict_given`.
+
+        :param y: The targets of the fit, [N, T], NaN where one is missing; a frame, for a frame
+            with its index.
+        """
+        check_is_fitted(self, "model_")
+        _, trained = self.training_data()
+        Y = self._values(y, len(trained), ensure_all_finite="allow-nan")
+        Z = self._targets.standardised(Y), self._targets.standardised(trained)
+        other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)
+        if other.any():
+            n, t = np.argwhere(other)[0]
+            raise ValueError(
+                f"y[{n}, {t}] is {Y[n, t]:g}, but {trained[n, t]:g} in the fit: impute fills in the"
+                " targets of the fit. Fit again, or use predict_given(X, y) for other rows."
+            )
+        filled, index = self.model_.impute(), index_of(y)
+        mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
+        completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
+        return Imputed(self._layout.rows(completed, index), std, cov)
+
     @property
     def leave_one_out_(self) -> RowsLeftOut:
         """Every training row predicted from all the others, in closed form, without a refit."""
         check_is_fitted(self, "model_")
         rows = self.model_.leave_one_out()
         mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
-        density = self._targets.log_density(rows.log_density.numpy())
+        density = self._targets.log_density(rows.log_density.numpy(), self.model_.observed)
         return RowsLeftOut(mean, std, cov, self._layout.column(density, "log_density"))
 
     def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
         """
-        Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included.
+        Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included,
+        and NaN where a target is missing.
         """
         check_is_fitted(self, "model_")
         X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
@@ -316,6 +332,10 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
 
     def _standardised_targets(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
+        return self._targets.standardised(self._values(y, num_rows, **options))
+
+    def _values(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
+        """[M, T], targets in the order of the fit."""
         if is_frame(y) and set(map(str, y.columns)) == set(self.target_names_):
             y = y.set_axis(list(map(str, y.columns)), axis=1)[list(self.target_names_)]
         Y = check_array(y, dtype=np.float64, ensure_2d=False, **options)
@@ -325,7 +345,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
                 f" {len(self.target_names_)} targets: {', '.join(self.target_names_)}."
             )
-        return self._targets.standardised(Y)
+        return Y
 
     def _in_blocks(
         self, function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
@@ -404,6 +424,16 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         super().__setstate__(state)
         if "model_" in self.__dict__:
             self.posterior_ = self.model_.posterior()
+
+
+def check_observed(Y: AnyNDArray, names: Sequence[str]) -> None:
+    """Raise if a target is NaN in every row."""
+    never = [name for name, y in zip(names, Y.T, strict=True) if np.isnan(y).all()]
+    if never:
+        raise ValueError(
+            f"Target {never[0]!r} is NaN in every row: one that was never observed cannot be"
+            " learnt. Leave it out."
+        )
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 Does the coupling pay? Cross-validation of Cool-MTGP beside models that do not couple so much.
 
 All methods see the same folds, the same kernel and the same standardised columns; scores are in the
-user's units.
+user's units. Where targets are missing (NaN), scores are of those that are there.
 """
 
 import copy
@@ -17,7 +17,7 @@ from gpflow.base import AnyNDArray, RegressionData
 from gpflow.kernels import Kernel
 
 from . import checks
-from .metrics import joint_nlpd, rmse
+from .metrics import known_log_densities
 from .models.competitors import IndependentGPs
 from .models.cool import CoolMTGP
 from .models.exact import KroneckerMTGP
@@ -41,7 +41,7 @@ class Scores(NamedTuple):
     """Negative log density of a row, joint over its tasks."""
 
     nlpd_rows: AnyNDArray
-    """[N], the same of each row."""
+    """[N], the same of each row; NaN for a row with no target."""
 
     seconds: float
     """Of all its fits and predictions."""
@@ -95,6 +95,7 @@ def cross_validate(
     :param progress: Called with the name of a method after each of its fits.
     """
     check_folds(folds, len(X))
+    check_known(Y, list(map(str, range(Y.shape[1]))), folds, seed)
     compared = methods(Y.shape[1], learning)
     mean = {name: np.empty_like(Y) for name in compared}
     nlpd = {name: np.empty(len(Y)) for name in compared}
@@ -106,13 +107,13 @@ def cross_validate(
             mean[name][test], nlpd[name][test] = parts
             seconds[name] += time.perf_counter() - started
             progress(name)
-    errors = {name: rmse(Y, mean[name]) for name in compared}
-    base = rmse(Y, training_means(Y, folds, seed))
+    errors = {name: known_rmse(Y, mean[name]) for name in compared}
+    base = known_rmse(Y, training_means(Y, folds, seed))
     return {
         name: Scores(
             rmse=errors[name],
             arrmse=float(np.mean(errors[name] / base)),
-            joint_nlpd=float(np.mean(nlpd[name])),
+            joint_nlpd=float(np.nanmean(nlpd[name])),
             nlpd_rows=nlpd[name],
             seconds=seconds[name],
         )
@@ -136,14 +137,20 @@ def held_out(
     predicted = model.predict_y(inputs.standardised(X[test]), full_output_cov=True)
     mean = targets.mean(predicted[0].numpy())
     cov = targets.covariance(predicted[1].numpy())
-    rows = [joint_nlpd(Y[[n]], mean[[m]], cov[[m]]) for m, n in enumerate(test)]
-    return mean, np.array(rows)
+    nlpd = -known_log_densities(Y[test], mean, cov)
+    return mean, np.where(np.isnan(Y[test]).all(axis=1), np.nan, nlpd)
+
+
+@check_shapes("Y: [N, T]", "mean: [N, T]", "return: [T]")
+def known_rmse(Y: AnyNDArray, mean: AnyNDArray) -> AnyNDArray:
+    """Root mean square error of each task, over the targets that are not NaN."""
+    return np.sqrt(np.nanmean((Y - mean) ** 2, axis=0))
 
 
 def train_somehow(model: Any) -> None:
     """Train; where that fails, again from elsewhere, and else with the best parameters seen."""
     try:
-        model.fit(verbose=0)
+        model.fit(verbose=0, seed=0)
     except RuntimeError:
         with suppress(RuntimeError):
             model.fit(verbose=0, restarts=3, seed=0)
@@ -152,6 +159,7 @@ def train_somehow(model: Any) -> None:
 def difference(scores: dict[str, Scores], other: str) -> Difference:
     """Cool-MTGP against another method, row by row."""
     gain = scores[other].nlpd_rows - scores[COOL].nlpd_rows
+    gain = gain[~np.isnan(gain)]
     return Difference(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
 
 
@@ -165,6 +173,17 @@ def check_folds(folds: Any, num_rows: int) -> None:
         )
 
 
+def check_known(Y: AnyNDArray, names: Sequence[str], folds: int, seed: int) -> None:
+    """Raise if a fold leaves a target without numbers to train on."""
+    known = ~np.isnan(Y)
+    for train, _ in split(len(Y), folds, seed):
+        for t in np.flatnonzero(~known[train].any(axis=0)):
+            raise ValueError(
+                f"Target {names[t]!r} has {known[:, t].sum()} known rows, and none to train on in"
+                f" one of {folds} folds: use more folds, or leave it out."
+            )
+
+
 def split(num_rows: int, folds: int, seed: int) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
     """Training and test rows of every fold."""
     order = np.random.default_rng(seed).permutation(num_rows)
@@ -176,7 +195,7 @@ def training_means(Y: AnyNDArray, folds: int, seed: int) -> AnyNDArray:
     """[N, T], the prediction that knows only the mean of the training rows."""
     means = np.empty_like(Y)
     for train, test in split(len(Y), folds, seed):
-        means[test] = np.mean(Y[train], axis=0)
+        means[test] = np.nanmean(Y[train], axis=0)
     return means
 
 

@@ -12,6 +12,35 @@ from gpflow.base import AnyNDArray
 KINDS = ("array", "vector", "frame", "series")
 
 
+class RowsLeftOut(NamedTuple):
+    """Every training row predicted from all the others, in the user's units."""
+
+    mean: Any
+    """[N, T]; like the rest, NaN where a target is missing."""
+
+    std: Any
+    """[N, T], of the observation, noise included."""
+
+    cov: Any
+    """[N, T, T]."""
+
+    log_density: Any
+    """[N], joint over the tasks of a row that are observed."""
+
+
+class Imputed(NamedTuple):
+    """Targets with the missing ones filled in, in the user's units."""
+
+    completed: Any
+    """[N, T], what was observed as it is, and the means of what was not."""
+
+    std: Any
+    """[N, T], standard deviations of the missing targets; zero for the others."""
+
+    cov: Any
+    """[N, T, T], covariance of each row's missing targets; zero for the others."""
+
+
 class Layout(NamedTuple):
     """The form of the targets."""
 
@@ -87,5 +116,5 @@ def is_series(value: Any) -> bool:
 
 
 def index_of(X: Any) -> Any:
-    """Labels of the rows of a frame; None if it is no frame."""
-    return X.index if is_frame(X) else None
+    """Labels of the rows of a frame or a series; None if it is neither."""
+    return X.index if is_frame(X) or is_series(X) else None

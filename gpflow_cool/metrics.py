@@ -3,7 +3,7 @@ How good predictions are: point errors, predictive densities, coverage.
 
 Letters: M held-out rows, T tasks. ``Y`` holds held-out targets; ``mean``, ``var`` and ``cov`` are
 what ``predict_y`` returns. Everything is NumPy; tensors and lists are cast. A NaN in ``Y`` or
-``mean`` makes the score NaN.
+``mean`` makes the score NaN, but for :func:`known_log_densities`.
 """
 
 import numpy as np
@@ -81,6 +81,22 @@ def joint_nlpd(Y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> float:
     z = np.linalg.solve(L, residuals[..., None])[..., 0]  # [M, T]
     log_det = 2.0 * np.sum(np.log(np.diagonal(L, axis1=1, axis2=2)), axis=1)  # [M]
     return float(0.5 * np.mean(z.shape[1] * LOG_2PI + log_det + np.sum(z**2, axis=1)))
+
+
+@check_shapes("Y: [M, T]", "mean: [M, T]", "cov: [M, T, T]", "return: [M]")
+def known_log_densities(Y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> AnyNDArray:
+    r"""
+    Log density of each row, joint over those of its targets that are known, not NaN; 0 if none is.
+
+    .. math:: \log N(y_{mo} \mid \mu_{mo}, S_{m,oo})
+    """
+
+    def log_density(y: AnyNDArray, m: AnyNDArray, S: AnyNDArray) -> float:
+        o = ~np.isnan(y)
+        return -joint_nlpd(y[None, o], m[None, o], S[None, o][:, :, o]) if o.any() else 0.0
+
+    rows = zip(_float(Y), _float(mean), _float(cov), strict=True)
+    return np.array([log_density(*row) for row in rows])
 
 
 @check_shapes("Y: [M, T]", "mean: [M, T]", "var: [M, T]", "return: [T]")

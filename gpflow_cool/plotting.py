@@ -186,7 +186,8 @@ def plot_calibration(
 
     Below the diagonal the model is too sure of itself, above it not sure enough.
 
-    :param Y: Targets that the model has not seen, for instance each row left out in turn.
+    :param Y: Targets that the model has not seen, for instance each row left out in turn; NaN where
+        one is missing.
     :param mean: Their predictive means.
     :param var: Their predictive variances, noise included.
     :param names: Names of the tasks; numbers from 0 if there are none.
@@ -221,9 +222,17 @@ def calibration_curves(
 
     .. math:: \tfrac1N \, \#\{n : |y_{nt} - \mu_{nt}| \le
         \Phi^{-1}(\tfrac{1 + p}{2}) \sqrt{v_{nt}}\}
+
+    Targets that are NaN are left aside.
     """
     widths = ndtri(0.5 * (1.0 + np.asarray(levels, dtype=float)))
-    return np.array([coverage(Y, mean, var, num_sigma=width) for width in widths])
+
+    def curve(*columns: AnyNDArray) -> list[float]:
+        y, m, v = (column[~np.isnan(columns[0])][:, None] for column in columns)
+        return [float(coverage(y, m, v, num_sigma=width)[0]) for width in widths]
+
+    parts = (np.asarray(part, dtype=float).T for part in (Y, mean, var))
+    return np.array([curve(*columns) for columns in zip(*parts, strict=True)]).T
 
 
 @check_shapes("y: [N]", "mean: [N]", "std: [N]")

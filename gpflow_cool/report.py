@@ -20,6 +20,8 @@ from .summaries import (
     kernel_parameters,
     leave_one_out_scores,
     lengthscales,
+    log_evidence,
+    missing_targets,
     rows_left_out,
     strongest,
 )
@@ -103,13 +105,16 @@ def facts_section(regressor: Any) -> str:
     """The few numbers at the head of the page."""
     model = regressor.model_
     kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
+    missing = sum(missing_targets(regressor).values())
+    evidence = log_evidence(model)
     facts = [
         (f"{model.num_rows:,}", "rows"),
         (str(regressor.n_features_in_), "inputs"),
         (str(len(regressor.target_names_)), "targets"),
+        *([(f"{missing:,}", "cells of targets missing")] if missing else []),
         (kernel, "kernel"),
         (model.learning, "learning"),
-        (number(float(model.log_marginal_likelihood())), "log evidence, standardised data"),
+        (number(np.nan if evidence is None else evidence), "log evidence, standardised data"),
     ]
     cells = [
         f'<div class="fact"><b>{html.escape(value)}</b><span>{label}</span></div>'
@@ -173,7 +178,8 @@ def calibration_section(regressor: Any) -> str:
     figures = [embed(figure, "Calibration of the predictive intervals")]
     for t, name in enumerate(names[:MAX_TARGETS_DRAWN]):
         figure = new_figure((4.0, 4.2))
-        y, mean, std = rows.Y[:, t], rows.mean[:, t], rows.std[:, t]
+        known = ~np.isnan(rows.Y[:, t])
+        y, mean, std = (part[known, t] for part in (rows.Y, rows.mean, rows.std))
         plot_predicted(y, mean, std, figure.subplots(), str(name), color=f"C{t % 10}")
         figures.append(embed(figure, f"Predicted against observed {name}"))
     more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."

@@ -131,6 +131,7 @@ def train_in_rounds(
         previous = score
         if run.round + 1 < rounds:
             run.model.completions.assign(completer.draw(system))
+        del system  # several matrices N x N, which are not kept beside those of the next round
     return False, f"took all {rounds} rounds", result
 
 

@@ -32,13 +32,17 @@ class Scaling(NamedTuple):
         """Covariances between columns in the user's units."""
         return cov * np.multiply.outer(self.scale, self.scale)
 
-    def log_density(self, log_density: AnyNDArray) -> AnyNDArray:
+    def log_density(self, log_density: AnyNDArray, known: AnyNDArray | None = None) -> AnyNDArray:
         r"""
         Joint log densities of rows in the user's units.
 
         .. math:: \log p(y) = \log p(z) - \sum_t \log s_t
+
+        :param known: [M, P], which columns a row's density is of; None for all.
         """
-        return log_density - np.sum(np.log(self.scale))
+        if known is None:
+            return log_density - np.sum(np.log(self.scale))
+        return log_density - known @ np.log(self.scale)
 
 
 def no_scaling(num_columns: int) -> Scaling:
@@ -49,22 +53,22 @@ def no_scaling(num_columns: int) -> Scaling:
 @check_shapes("values: [N, P]")
 def standardising(values: AnyNDArray, constant_scale: float) -> Scaling:
     """
-    Makes means 0 and standard deviations 1.
+    Makes means 0 and standard deviations 1, of the numbers that are not NaN.
 
     :param constant_scale: What to divide a constant column by.
     """
-    centre = np.mean(values, axis=0)
-    scale = np.where(constant_columns(values), constant_scale, np.std(values, axis=0))
+    centre = np.nanmean(values, axis=0)
+    scale = np.where(constant_columns(values), constant_scale, np.nanstd(values, axis=0))
     return Scaling(centre, scale)
 
 
 @check_shapes("values: [N, P]", "return: [P]")
 def constant_columns(values: AnyNDArray) -> AnyNDArray:
     """
-    Which columns do not vary by more than rounding.
+    Which columns do not vary by more than rounding, NaN left aside.
 
     >>> constant_columns(np.array([[0.1, 1.0], [0.1, 2.0]])).tolist()
     [True, False]
     """
-    rounding = 10.0 * np.finfo(np.float64).eps * np.max(np.abs(values), axis=0)
-    return np.asarray(np.ptp(values, axis=0) <= rounding)
+    rounding = 10.0 * np.finfo(np.float64).eps * np.nanmax(np.abs(values), axis=0)
+    return np.asarray(np.nanmax(values, axis=0) - np.nanmin(values, axis=0) <= rounding)

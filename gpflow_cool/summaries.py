@@ -10,6 +10,7 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.utilities import parameter_dict
 
 from .metrics import coverage, nlpd, rmse
+from .observed import MAX_DENSE
 
 COVERED = 2.0
 """Standard deviations of the intervals whose coverage is told: 95.4 % should be inside."""
@@ -35,17 +36,27 @@ def rows_left_out(regressor: Any) -> RowsLeftOut:
 def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
     """Scores of every target, and of all together, with every row left out in turn; as JSON."""
     rows = rows_left_out(regressor)
-    N = len(rows.Y)
-    errors = rmse(rows.Y, rows.mean)
-    # y_n minus the mean of the others is N / (N - 1) times y_n minus the mean of all.
-    base = np.std(rows.Y, axis=0) * N / (N - 1)
-    inside = coverage(rows.Y, rows.mean, rows.std**2, COVERED)
-    densities = nlpd(rows.Y, rows.mean, rows.std**2)
-    relative = np.divide(errors, base, out=np.full_like(errors, np.nan), where=base > 0)
-    columns = zip(regressor.target_names_, errors, relative, inside, densities, strict=True)
-    keys = ("target", "rmse", "relative_rmse", "coverage", "nlpd")
-    targets = [dict(zip(keys, (n, *map(float, rest)), strict=True)) for n, *rest in columns]
-    return {"targets": targets, "joint_nlpd": -float(np.mean(rows.log_density))}
+    known = ~np.isnan(rows.Y)
+    targets = [
+        {"target": name} | target_scores(*(part[o, t] for part in (rows.Y, rows.mean, rows.std)))
+        for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
+    ]
+    density = rows.log_density[known.any(axis=1)]
+    return {"targets": targets, "joint_nlpd": -float(np.mean(density))}
+
+
+def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str, float]:
+    """Scores of one target, over the rows where it is known."""
+    columns = y[:, None], mean[:, None]
+    error = float(rmse(*columns)[0])
+    # y_n minus the mean of the others is n / (n - 1) times y_n minus the mean of all.
+    base = np.std(y) * len(y) / (len(y) - 1) if len(y) > 1 else 0.0
+    return {
+        "rmse": error,
+        "relative_rmse": float(error / base) if base > 0 else np.nan,
+        "coverage": float(coverage(*columns, std[:, None] ** 2, COVERED)[0]),
+        "nlpd": float(nlpd(*columns, std[:, None] ** 2)[0]),
+    }
 
 
 def score_lines(scores: Mapping[str, Any]) -> list[str]:
@@ -70,15 +81,29 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "inputs": list(regressor.feature_names_in_),
         "targets": list(regressor.target_names_),
         "inducing_points": getattr(model, "num_inducing", None),
+        "missing": missing_targets(regressor),
         "converged": bool(regressor.history_.converged),
         "message": regressor.history_.message,
         "steps": len(regressor.history_.epoch),
         "seconds": seconds,
-        "log_evidence": float(model.log_marginal_likelihood()),
+        "log_evidence": log_evidence(model),
         "leave_one_out": leave_one_out_scores(regressor),
         "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
         "noise_correlation": np.asarray(regressor.noise_correlation_).tolist(),
     }
+
+
+def log_evidence(model: Any) -> float | None:
+    """Log evidence of the targets; None where some are missing and the others too many for it."""
+    if model.observed is not None and np.count_nonzero(model.observed) > MAX_DENSE:
+        return None
+    return float(model.log_marginal_likelihood())
+
+
+def missing_targets(regressor: Any) -> dict[str, int]:
+    """How many rows each target is missing at."""
+    counts = np.isnan(regressor.model_.data[1].numpy()).sum(axis=0)
+    return dict(zip(regressor.target_names_, counts.tolist(), strict=True))
 
 
 def fit_lines(result: dict[str, Any]) -> list[str]:
@@ -124,12 +149,12 @@ def lengthscales(regressor: Any) -> AnyNDArray | None:
 
 
 def column_summary(values: AnyNDArray) -> dict[str, AnyNDArray]:
-    """Smallest, mean, largest and standard deviation of each column."""
+    """Smallest, mean, largest and standard deviation of each column, NaN left aside."""
     return {
-        "min": values.min(axis=0),
-        "mean": values.mean(axis=0),
-        "max": values.max(axis=0),
-        "deviation": values.std(axis=0),
+        "min": np.nanmin(values, axis=0),
+        "mean": np.nanmean(values, axis=0),
+        "max": np.nanmax(values, axis=0),
+        "deviation": np.nanstd(values, axis=0),
     }
 
 

@@ -394,6 +394,17 @@ def test_bar_of_lbfgs_ends_full(rng, monkeypatch):
     assert "0/200 [" in text
 
 
+def test_bar_shows_the_round_where_targets_are_missing(rng, monkeypatch):
+    X, Y = rng.normal(size=(8, 1)), rng.normal(size=(8, 2))
+    Y[2, 1] = np.nan
+    model, histories = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()), []
+    options = {"steps": 2, "rounds": 3, "tolerance": 0.0, "seed": 0}
+    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit("adam", **options)))
+    loss, rounds = histories[0].history["loss"][-1], len(histories[0].rounds)
+    assert "round 1 of 3, loss" in text
+    assert f"round {rounds} of 3, loss {loss:.6g}," in frames(text)[-1]
+
+
 def test_bar_of_an_interrupted_fit_stays_where_it_was(rng, monkeypatch):
     model = make(rng)
     stop = keras.callbacks.LambdaCallback(

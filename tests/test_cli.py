@@ -329,7 +329,7 @@ def test_help_needs_no_tensorflow_and_less_than_a_second():
     result = installed("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert result.returncode == 0 and result.stderr == ""
-    for name in ("fit", "predict", "evaluate", "report", "demo", "study", "completion"):
+    for name in ("fit", "predict", "impute", "evaluate", "report", "demo", "study", "completion"):
         assert name in result.stdout
     # Of the processor's time: the clock's depends on what else the machine does.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

@@ -18,8 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from gpflow_cool.estimator import KERNELS, CoolMTGPRegressor
+from gpflow_cool.estimator import CoolMTGPRegressor
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.named_kernels import KERNELS, make_kernel
 from gpflow_cool.persistence import load
 
 SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
@@ -224,7 +225,7 @@ def test_without_standardising_the_data_are_the_models():
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("ard", [False, True])
 def test_kernels_by_name(name, ard):
-    kernel = CoolMTGPRegressor(name, ard=ard)._make_kernel(3)
+    kernel = make_kernel(name, ard, 3)
     size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
     assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
 
@@ -278,6 +279,7 @@ def test_nothing_is_answered_before_fit(tmp_path):
         lambda: regressor.log_density(X, Y),
         lambda: regressor.predict_given(X, Y),
         lambda: regressor.training_data(),
+        lambda: regressor.impute(Y),
         lambda: regressor.save(tmp_path / "model"),
     ):
         with pytest.raises(NotFittedError):

@@ -12,7 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 LAYERS = [
-    ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"],
+    ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"]
+    + ["named_kernels"],
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"]
     + ["leaving"],

@@ -16,6 +16,7 @@ NAMES = [
     "04_reading_the_matrices",
     "05_tensorboard",
     "06_real_data",
+    "07_missing_outputs",
 ]
 
 
