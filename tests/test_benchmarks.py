@@ -13,7 +13,7 @@ from benchmarks.peers.bars import bars
 from benchmarks.peers.fitted import in_chunks
 from benchmarks.peers.methods import Method
 from benchmarks.peers.report import write_page
-from benchmarks.peers.runner import NOT_INSTALLED, OK, Results, run
+from benchmarks.peers.runner import NOT_INSTALLED, OK, TOO_LONG, Results, run
 from benchmarks.peers.summary import summarise
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +92,21 @@ def test_fit_bar_is_a_ratio_to_the_fastest_peer_with_correlated_noise(seconds, h
     assert correlated.holds == holds
     coupled = claims["warm fit, not slower than peers that couple tasks"]
     assert (coupled.measured, coupled.holds) == ("1.50 (gpytorch-iid-50)", True)
+
+
+def test_a_peer_that_is_too_slow_counts_with_what_it_took():
+    key = {"problem": "N100-T16", "split": 0, "threads": 1, "limit": 300, "status": TOO_LONG}
+    rows = [
+        row("cool-hierarchical", "N100-T16"),
+        {**key, "method": "gpflow-coregion"},  # stopped in its first fit
+        row("cool-hierarchical"),
+        {**row("gpytorch-full-50", warm=4.0, status=TOO_LONG), "limit": 300},  # in its prediction
+    ]
+    claims = {(bar.claim, bar.problem): bar for bar in bars(summarise(rows))}
+    bar = claims["cold fit, 20 times faster than GPR with Coregion", "N100-T16"]
+    assert (bar.measured, bar.holds) == ("150.00 (gpflow-coregion)", True)
+    bar = claims["warm fit, 3 times faster than peers with correlated noise", "N800-T16"]
+    assert (bar.measured, bar.holds) == ("4.00 (gpytorch-full-50)", True)
 
 
 def test_other_bars():

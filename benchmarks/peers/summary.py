@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import methods, problems
-from .runner import BETTER, NOT_INSTALLED, OK
+from .runner import BETTER, NOT_INSTALLED, OK, TOO_LONG
 
 MEASURES = ("cold", "warm", "predict", "memory", "parameters", "threads")
 
@@ -47,7 +47,12 @@ def summarise(rows: Iterable[dict[str, Any]]) -> Summaries:
 
 
 def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summary:
-    """Time and memory of the first split with the better thread count, scores of all splits."""
+    """
+    Time and memory of the first split with the better thread count, scores of all splits.
+
+    What a row measured before it failed counts; a fit that was stopped took at least its limit.
+    """
+    rows = [with_limit(row) for row in rows]
     good = [row for row in rows if row["status"] == OK]
     first = sorted(rows, key=lambda row: (row["status"] != OK, row["split"], speed(row)))[0]
     by_split = {row["split"]: row for row in sorted(good, key=speed, reverse=True)}
@@ -62,6 +67,13 @@ def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summar
         splits=len(by_split),
         failures=len(failed - set(by_split)),
     )
+
+
+def with_limit(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the limit for seconds of a fit that reached it."""
+    if row["status"] != TOO_LONG:
+        return row
+    return {"cold": row["limit"], "warm": row.get("cold", row["limit"]), **row}
 
 
 def speed(row: dict[str, Any]) -> float:
