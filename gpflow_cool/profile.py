@@ -7,6 +7,7 @@ its gradient is that of the objective at the inner optimum (envelope theorem): L
 ten eigendecompositions for it. With no trainable :math:`\theta`, one eigendecomposition is the fit.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -81,27 +82,40 @@ class ProfiledChain:
 
     def evaluate(self) -> Evaluation:
         """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
+        terms, by_parts = self.solve()
+        prior, gradients = self.chain_rule(by_parts)
+        loss = -float(tf.reduce_sum(terms) + prior)
+        return Evaluation(loss, [-g.numpy() for g in gradients], terms.numpy())
+
+    def solve(self) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """The terms at the inner optimum, and gradients of their sum by K, Y, b and sigma2."""
         model = self.model
-        variables = [p.unconstrained_variable for p in self.parameters]
-        with tf.GradientTape() as tape:
-            K = model.kernel(model.data[0])
-            Y = model.centred_completions()
-            b, sigma2 = self.given()
-            prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
+        K, Y = model.kernel(model.data[0]), model.centred_completions()
         lam, U = eigh(K)
         self.num_decompositions += 1
         spectrum = exact_spectrum(lam, U, Y)
-        best = self.solve_inner(spectrum, completion_scales(Y.numpy()), b, sigma2)
+        best = self.solve_inner(spectrum, completion_scales(Y.numpy()), *self.given())
         terms, gradient = spectral_terms(spectrum, U, Y, *best, model.learning)
-        # What was solved for has no gradient: that is what solving means.
-        of_terms = zip((K, Y, b, sigma2), gradient(tf.ones_like(terms)), strict=True)
-        given = [(part, g) for part, g in of_terms if part is not None]
-        targets, weights = zip(*given, (prior, tf.ones_like(prior)), strict=True)
+        return terms, gradient(tf.ones_like(terms))
+
+    def chain_rule(self, by_parts: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """
+        The log prior density, and the gradient of the objective by the outer variables.
+
+        K is computed once more: what a kernel keeps for its gradient is several N x N matrices,
+        which shall not stand beside the eigendecomposition. What was solved for has no gradient.
+        """
+        model = self.model
+        with tf.GradientTape() as tape:
+            parts = (model.kernel(model.data[0]), model.centred_completions(), *self.given())
+            prior = model.log_prior_density() if self.has_prior else tf.zeros([], parts[0].dtype)
+        known = [pair for pair in zip(parts, by_parts, strict=True) if pair[0] is not None]
+        targets, weights = zip(*known, (prior, tf.ones_like(prior)), strict=True)
+        variables = [p.unconstrained_variable for p in self.parameters]
         gradients = tape.gradient(
             targets, variables, output_gradients=weights, unconnected_gradients="zero"
         )
-        loss = -float(tf.reduce_sum(terms) + prior)
-        return Evaluation(loss, [-g.numpy() for g in gradients], terms.numpy())
+        return prior, gradients
 
     def given(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
         """b and sigma2, or None where one is solved for."""

@@ -13,6 +13,7 @@ from test_inner import trap_for_a_single_start
 
 import gpflow_cool.linalg
 import gpflow_cool.profile
+import gpflow_cool.statistics
 from gpflow_cool import CoolMTGP, inner
 from gpflow_cool.outer import OuterVector
 from gpflow_cool.profile import ProfiledChain
@@ -59,7 +60,8 @@ def count_decompositions(monkeypatch):
         counts["lapack"] += 1
         return lapack(K)
 
-    monkeypatch.setattr(gpflow_cool.profile, "eigh", counted_eigh)
+    for module in (gpflow_cool.profile, gpflow_cool.statistics):
+        monkeypatch.setattr(module, "eigh", counted_eigh)
     monkeypatch.setattr(gpflow_cool.linalg, "lapack_eigh", counted_lapack)
     return counts
 
