@@ -188,9 +188,8 @@ def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
     values, vectors = np.linalg.eigh(C)
     coregion.W.assign(vectors * np.sqrt(np.maximum(values - tiny, 0.0)))
     coregion.kappa.assign(np.full(num_tasks, tiny))
-    X_aug = np.hstack(
-        [np.tile(X, (num_tasks, 1)), np.repeat(np.arange(num_tasks), num_rows)[:, None]]
-    )
+    tasks = np.repeat(np.arange(num_tasks, dtype=X.dtype), num_rows)
+    X_aug = np.hstack([np.tile(X, (num_tasks, 1)), tasks[:, None]])
     noise = gpflow.functions.SwitchedFunction(
         [gpflow.functions.Constant(variance) for variance in np.diag(Sigma)]
     )

@@ -103,7 +103,10 @@ class DiagonalCovariance(TaskCovariance):
 def variances(
     start: AnyNDArray, dtype: np.dtype, shared: bool, floor: AnyNDArray | None
 ) -> Parameter:
-    """Positive numbers, one a task or, if shared, one for all (the mean), above a floor."""
+    """
+    Positive numbers, one a task or, if shared, one for all (the mean), above a floor: the lowest,
+    if shared, because the others may be far above what the noise is.
+    """
     start = np.asarray(np.mean(start) if shared else start, dtype)
     if floor is None:
         return Parameter(start, transform=positive())

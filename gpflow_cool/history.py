@@ -34,7 +34,8 @@ class History:
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     """For each round: "round", "restart", "loss", "evidence" of the observed targets after it (NaN
-    if they are too many), and by how much that (or the objective) changed."""
+    if they are too many), its "score" (the evidence with the prior, or else the objective), by
+    which the best round is chosen, and by how much that "change"d."""
 
     converged: bool = False
     message: str = ""
@@ -86,6 +87,7 @@ class Run:
         """
         Keep a round that scored best; or, with `always`, any but one that another attempt beats.
         """
+        score = score if np.isfinite(score) else -np.inf
         here = Kept(score, self.restart, snapshot(self.state))
         kept = self.kept
         if kept is None or score > kept.score or (always and kept.restart == self.restart):

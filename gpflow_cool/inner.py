@@ -23,6 +23,9 @@ MAX_STEP = 3.0
 GAIN_TOLERANCE = 1e-10
 """A step that promises less, in nats, is not taken."""
 
+HUGE = 1e14
+"""Where the diagonal of I + G is larger than this, I is hardly there any more."""
+
 MAX_ITERATIONS = 60
 MAX_HALVINGS = 12
 
@@ -103,6 +106,7 @@ def evaluate(
     both = mask[:, :, None] & mask[:, None, :]
     G = gram(spectrum, d, G0 / s[:, None, None])
     M = np.eye(num_tasks) + both * G
+    M = invertible(M)
     w = np.linalg.solve(M, (mask * np.take_along_axis(G, tasks[:, None, None], 1)[:, 0])[..., None])
     contrast = (np.arange(num_tasks) == tasks[:, None]) - w[..., 0]  # e_t - w_t
     e = (contrast @ Yr.T).reshape(len(tasks), -1, len(lam))  # [Q, S, R]
@@ -137,6 +141,16 @@ def evaluate(
         if learning == "approximate"
         else terms
     )
+
+
+def invertible(M: AnyNDArray) -> AnyNDArray:
+    """
+    Matrices I + G, [Q, T, T], with so much added to the diagonal that they have an inverse: where G
+    is beyond 1e16, rounding swallows I, and tasks that are copies leave nothing else.
+    """
+    sizes = np.max(np.diagonal(M, axis1=1, axis2=2), axis=1)
+    ridge = np.where(sizes > HUGE, M.shape[1] * np.finfo(M.dtype).eps * sizes, 0.0)
+    return M + ridge[:, None, None] * np.eye(M.shape[1])
 
 
 def gram(spectrum: InnerSpectrum, weights: AnyNDArray, outside: AnyNDArray) -> AnyNDArray:

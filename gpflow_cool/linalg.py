@@ -70,25 +70,41 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
     return decompose(tf.convert_to_tensor(K))
 
 
-@check_shapes("S: [batch..., M, M]", "return: [batch..., M, M]")
-def cholesky_with_jitter(S: TensorType, relative: float | None = None) -> tf.Tensor:
+@check_shapes("S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., M, M]")
+def cholesky_with_jitter(
+    S: TensorType, relative: float | None = None, *, prior: TensorType | None = None
+) -> tf.Tensor:
     """
     Cholesky factor of a covariance matrix that may be singular.
 
     :param relative: What is added to the diagonal, relative to its mean; by default GPflow's
         jitter.
+    :param prior: Variances before data were seen, where S is what is left of them: its rounding is
+        that of numbers of this size, and may make it indefinite by as much.
     """
     diagonal = tf.linalg.diag_part(S)
     relative = default_jitter() if relative is None else relative
+    limits = np.finfo(S.dtype.as_numpy_dtype)
     jitter = tf.cast(relative, S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
-    jitter = tf.maximum(jitter, np.finfo(S.dtype.as_numpy_dtype).tiny)  # S may be zero
+    jitter = tf.maximum(jitter, limits.tiny)  # S may be zero
+    if prior is not None:
+        rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
+        jitter = tf.maximum(jitter, rounding * tf.cast(prior, S.dtype)[..., None])
     return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
 
 
-@check_shapes("mean: [batch..., M]", "S: [batch..., M, M]", "return: [batch..., S, M]")
-def sample_gaussian(mean: TensorType, S: TensorType, num_samples: int) -> tf.Tensor:
-    """Draw from N(mean, S), TensorFlow's global seed deciding which."""
-    L = cholesky_with_jitter(S)
+@check_shapes(
+    "mean: [batch..., M]", "S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., S, M]"
+)
+def sample_gaussian(
+    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType | None = None
+) -> tf.Tensor:
+    """
+    Draw from N(mean, S), TensorFlow's global seed deciding which.
+
+    :param prior: As for :func:`cholesky_with_jitter`.
+    """
+    L = cholesky_with_jitter(S, prior=prior)
     shape = tf.concat([tf.shape(mean)[:-1], [num_samples], tf.shape(mean)[-1:]], axis=0)
     noise = tf.random.normal(shape, dtype=L.dtype)
     return mean[..., None, :] + tf.matmul(noise, L, transpose_b=True)

@@ -14,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.base import AnyNDArray, MeanAndVariance, RegressionData, TensorType
+from gpflow.config import default_jitter
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, PrecomputedValue
 
+from . import checks
 from .kronecker import rows_last
 from .leaving import LeaveOneOut
 from .linalg import (
@@ -192,8 +194,17 @@ class ObservedPosterior(AbstractPosterior):
     ) -> None:
         super().__init__(kernel, data[0], mean_function=mean_function)
         self.num_tasks = observed.shape[1]
+        self.num_inputs = int(data[0].shape[1])
         self.observed_solution = observed_solution
         self.update_cache(cache_type(precompute_cache))
+
+    def predict_f(
+        self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of the functions, mean function included."""
+        Xnew = checks.inputs(Xnew, self.num_inputs)
+        predict = self.fused_predict_f if self.cache is None else super().predict_f
+        return predict(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         solution = self.observed_solution()
@@ -340,12 +351,17 @@ class ObservedPosterior(AbstractPosterior):
         if noise:
             Sigma = tf.cast(solution.system.Sigma, S.dtype)
             S = add_noise(Sigma, S, full_cov, full_output_cov)
+        variance = self.kernel(Xnew, full_cov=False)  # [..., M]
+        prior = tf.cast(tf.linalg.diag_part(solution.system.C), S.dtype)
         if full_output_cov:
-            L = cholesky_with_jitter(S)[..., None, :, :, :]  # [..., 1, M, T, T]
+            prior = variance * tf.reduce_mean(prior)
+            L = cholesky_with_jitter(S, prior=prior)[..., None, :, :, :]  # [..., 1, M, T, T]
             shape = tf.concat([tf.shape(mean)[:-2], [num_samples], tf.shape(mean)[-2:]], axis=0)
             white = tf.random.normal(shape, dtype=mean.dtype)
             return mean[..., None, :, :] + tf.linalg.matvec(L, white)
-        return draw(mean, S if full_cov else tf.linalg.matrix_transpose(S), full_cov, num_samples)
+        prior *= tf.reduce_mean(variance, axis=-1, keepdims=True)
+        S = S if full_cov else tf.linalg.matrix_transpose(S)
+        return draw(mean, S, full_cov, num_samples, prior)
 
     def _joint_samples(
         self, solution: ObservedSolution, Xnew: TensorType, num_samples: int, noise: bool
@@ -383,7 +399,10 @@ class ObservedPosterior(AbstractPosterior):
             white = tf.random.normal([num_samples, num_points, num_tasks], dtype=tf.float64)
             return tf.matmul(white, root, transpose_b=True)
 
-        f = tf.matmul(cholesky_with_jitter(K), correlated(tf.shape(X)[0], root_C))
+        precision = np.finfo(Xnew.dtype.as_numpy_dtype).eps  # that of K before it was cast
+        size = tf.cast(tf.shape(X)[0], tf.float64)
+        relative = tf.maximum(tf.cast(default_jitter(), tf.float64), 4.0 * precision * size)
+        f = tf.matmul(cholesky_with_jitter(K, relative), correlated(tf.shape(X)[0], root_C))
         targets = f[:, :num_rows] + correlated(num_rows, root_Sigma)
         weights = tf.matmul(solution.weights - solve(system, targets), system.C)
         new = f[:, num_rows:] + tf.matmul(K[num_rows:, :num_rows], weights)

@@ -93,7 +93,16 @@ def observed_system(
     system = ObservedSystem(K, U, lam, C, Sigma, mask, None, None)
     if np.count_nonzero(mask) > MAX_DENSE:
         return system._replace(smoother=prepare_smoother(lam, C, Sigma, mask))
-    return system._replace(L=tf.linalg.cholesky(dense_covariance(system)))
+    return system._replace(L=dense_factor(system))
+
+
+def dense_factor(system: ObservedSystem) -> tf.Tensor:
+    """[n, n], the Cholesky factor of S_oo; without one TensorFlow would go on with NaN."""
+    return tf.debugging.check_numerics(
+        tf.linalg.cholesky(dense_covariance(system)),
+        "The covariance of the observed targets has no Cholesky factor: give more noise (sigma2, or"
+        " noise_covariance), or drop rows that are repeated.",
+    )
 
 
 def dense_covariance(system: ObservedSystem) -> tf.Tensor:
@@ -247,7 +256,7 @@ def observed_log_evidence(system: ObservedSystem, Y: TensorType) -> tf.Tensor:
 
     Beyond `MAX_DENSE` of them no determinant is cheap: their covariance is factorised all the same.
     """
-    L = tf.linalg.cholesky(dense_covariance(system)) if system.L is None else system.L
+    L = dense_factor(system) if system.L is None else system.L
     y = tf.gather_nd(tf.cast(Y, L.dtype), system.entries())[:, None]
     z = tf.linalg.triangular_solve(L, y)
     log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)))

@@ -74,8 +74,9 @@ class JointPosterior(AbstractPosterior):
     def predict_f(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
-        """Mean and (co)variance of the functions from the cache, mean function included."""
-        return super().predict_f(self._inputs(Xnew), full_cov, full_output_cov)
+        """Mean and (co)variance of the functions, mean function included."""
+        predict = self.fused_predict_f if self.cache is None else super().predict_f
+        return predict(self._inputs(Xnew), full_cov=full_cov, full_output_cov=full_output_cov)
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         rows_change = JointSolution(
@@ -207,11 +208,14 @@ class JointPosterior(AbstractPosterior):
         mean, q = self._rotated(solution, Xnew, full_cov)
         mean = self._add_mean_function(Xnew, mean)
         q = add_rotated_noise(q, full_cov) if noise else q
+        variance = tf.reduce_mean(self.kernel(Xnew, full_cov=False), axis=-1, keepdims=True)
         if full_output_cov:  # independent in the rotated basis
-            centred = draw(tf.zeros_like(mean), q, full_cov, num_samples)
+            centred = draw(tf.zeros_like(mean), q, full_cov, num_samples, variance * solution.d)
             return mean[..., None, :, :] + tf.matmul(centred, solution.P, transpose_b=True)
         S = task_layout(q, solution.P, full_cov, False)
-        return draw(mean, S if full_cov else tf.linalg.matrix_transpose(S), full_cov, num_samples)
+        prior = variance * tf.linalg.matvec(tf.square(solution.P), solution.d)  # diagonal of C
+        S = S if full_cov else tf.linalg.matrix_transpose(S)
+        return draw(mean, S, full_cov, num_samples, prior)
 
     @check_shapes(
         "Xnew: [batch..., M, D]",
@@ -260,12 +264,19 @@ def given_known(
     "mean: [batch..., M, T]",
     "S: [batch..., T, M, M] if full_cov",
     "S: [batch..., T, M] if not full_cov",
+    "prior: [batch..., T]",
     "return: [batch..., S, M, T]",
 )
-def draw(mean: TensorType, S: TensorType, full_cov: bool, num_samples: int) -> tf.Tensor:
-    """Draw T columns independently of each other, each with its covariance over points."""
+def draw(
+    mean: TensorType, S: TensorType, full_cov: bool, num_samples: int, prior: TensorType
+) -> tf.Tensor:
+    """
+    Draw T columns independently of each other, each with its covariance over points.
+
+    :param prior: The columns' variances before data were seen.
+    """
     if full_cov:
-        samples = sample_gaussian(tf.linalg.matrix_transpose(mean), S, num_samples)
+        samples = sample_gaussian(tf.linalg.matrix_transpose(mean), S, num_samples, prior)
         order = tf.concat([tf.range(tf.rank(samples) - 3), tf.rank(samples) + [-2, -1, -3]], axis=0)
         return tf.transpose(samples, order)  # [..., T, S, M] -> [..., S, M, T]
     deviation = tf.sqrt(tf.linalg.matrix_transpose(S))[..., None, :, :]

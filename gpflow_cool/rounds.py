@@ -131,6 +131,7 @@ def train_in_rounds(
         previous = score
         if run.round + 1 < rounds:
             run.model.completions.assign(completer.draw(system))
+            run.model.has_drawn = True
         del system  # several matrices N x N, which are not kept beside those of the next round
     return False, f"took all {rounds} rounds", result
 
@@ -142,13 +143,16 @@ def finish_round(
     run.restore_best()
     system = run.model.observed_system()
     evidence = completer.evidence(system)
-    score = -run.best_loss if evidence is None else evidence
+    score = -run.best_loss
+    if evidence is not None:
+        score = evidence + float(run.model.log_prior_density())
     run.history.rounds.append(
         {
             "round": run.round,
             "restart": run.restart,
             "loss": run.best_loss,
             "evidence": np.nan if evidence is None else evidence,
+            "score": score,
             "change": score - previous if np.isfinite(previous) else np.nan,
         }
     )

@@ -239,7 +239,6 @@ def in_rounds(method: Method, completer: Completer, rounds: int, tolerance: floa
 
     def prepare() -> None:
         model.completions.assign(completer.first)
-        model.has_drawn = True
 
     def minimise(run: Run, steps: int, evaluate: Evaluate) -> Outcome:
         def maximise() -> Outcome:

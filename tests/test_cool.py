@@ -348,3 +348,22 @@ def test_monitoring(data, tmp_path):
     for t in range(3):
         assert_allclose(written(f"b[{t}]")[-1], model.b[t], rtol=1e-6)
         assert_allclose(written(f"sigma2[{t}]")[-1], model.sigma2[t], rtol=1e-6)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("dtype, sigma2", [(np.float32, 1e-4), (np.float64, 1e-12)])
+def test_samples_where_little_variance_is_left(rng, dtype, sigma2, missing):
+    """What is left of the prior is then smaller than the prior's rounding."""
+    X = rng.uniform(-2.0, 2.0, size=(30, 1))
+    Y = np.sin(X * [1.0, 1.4])
+    if missing:
+        Y[3, 0] = np.nan
+    Xnew = np.linspace(-1.5, 1.5, 20)[:, None]
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        model = CoolMTGP(
+            (X, Y), gpflow.kernels.SquaredExponential(), sigma2=np.full(2, sigma2), b=np.ones(2)
+        )
+        mean = model.predict_f(Xnew)[0].numpy()
+        for flags in [(True, False), (True, True), (False, True)]:
+            samples = model.predict_f_samples(Xnew, 5, *flags).numpy()
+            assert_allclose(samples, np.broadcast_to(mean, samples.shape), atol=0.2)

@@ -393,3 +393,11 @@ def test_exported_model_trains(rng):
         gpr.training_loss, gpr.trainable_variables, options={"maxiter": 10}
     )
     assert gpr.training_loss().numpy() < before - 0.1
+
+
+def test_export_in_float32(rng):
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        p = random_problem(rng, 6, 2)
+        model = KroneckerMTGP((p.X, p.Y), SquaredExponential(), noise_rank="diagonal")
+        gpr = model.to_coregion_gpr()
+        assert_close(gpr.log_marginal_likelihood(), model.log_marginal_likelihood(), rtol=1e-3)

@@ -374,3 +374,16 @@ def test_a_copy_ends_at_its_floor(rng, learning):
     p = CASES["copies"](rng)
     solution = inner.solve(exact(p.K, p.Y), starts_for(3), boxes(WIDE, 3), learning)
     assert_allclose(solution.sigma2[1:], 1e-4, rtol=1e-10)
+
+
+def test_copies_at_a_scale_that_swallows_the_identity(rng):
+    """I + G is singular to rounding then; the terms are still those of single tasks."""
+    p = random_problem(rng, 12, 2)
+    y = 1e9 * p.Y[:, :1]
+    spectrum = exact(p.K, np.hstack([y, y, p.Y[:, 1:]]))
+    parameters = np.array([[1e18, 1e10]] * 2 + [[1.0, 0.1]])
+    for learning in LEARNINGS:
+        terms = inner.evaluate(spectrum, np.arange(3), parameters, learning)
+        assert np.isfinite(terms.value).all() and np.isfinite(terms.hessian).all()
+        alone = inner.evaluate(exact(p.K, y), np.zeros(1, int), parameters[:1], learning)
+        assert_close(terms.value[:1], alone.value, rtol=1e-12)

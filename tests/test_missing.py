@@ -359,3 +359,27 @@ def test_independent_processes_see_their_own_rows(rng):
         rows = j.mask[:, t]
         alone = CoolMTGP((j.X[rows], j.Y[rows, t : t + 1]), kernel())
         assert np.array_equal(model.predict_y(j.Xnew)[0][:, t], alone.predict_y(j.Xnew)[0][:, 0])
+
+
+def test_a_covariance_without_a_factor_is_reported(rng):
+    X = np.tile(rng.normal(size=(4, 1)), (2, 1))
+    Y = rng.normal(size=(8, 2))
+    Y[0, 0] = np.nan
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(), sigma2=np.full(2, 1e-17))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="observed targets has no Cholesky"):
+        model.predict_f(X)
+
+
+@pytest.mark.parametrize("cache", ["tensor", "nocache"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_posterior_takes_lists_with_and_without_a_cache(rng, cache, missing):
+    X, Y = rng.normal(size=(6, 1)), rng.normal(size=(6, 2))
+    if missing:
+        Y[0, 0] = np.nan
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
+    for actual, expected in zip(
+        model.posterior(cache).predict_f([[1], [2]]),
+        model.predict_f(np.array([[1.0], [2.0]])),
+        strict=True,
+    ):
+        assert_close(actual, expected, 1e-12)

@@ -4,6 +4,7 @@ import gpflow
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import random_problem
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.orders import random_orders
@@ -63,3 +64,13 @@ def test_orders_are_permutations_and_repeat_with_a_seed():
 def test_number_of_orders_is_checked(data):
     with pytest.raises(ValueError, match="num_orders=0 must be a whole number of at least 1"):
         fitted(*data, "hierarchical").average_over_orders(0)
+
+
+def test_what_is_frozen_stays(rng):
+    p = random_problem(rng, 20, 2)
+    model = CoolMTGP((p.X, p.Y), gpflow.kernels.SquaredExponential(), sigma2=[0.5, 0.7])
+    gpflow.set_trainable(model.sigma2, False)
+    model.fit(verbose=0)
+    exact = model.average_over_orders(1)
+    assert_allclose(exact.noise_covariance(), model.noise_covariance(), rtol=1e-6)
+    assert_allclose(exact.task_covariance(), model.task_covariance(), rtol=1e-4)

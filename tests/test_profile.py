@@ -415,3 +415,39 @@ def test_a_profile_is_of_its_model(rng):
     assert [p is model.kernel.lengthscales for p in profile.parameters] == [True]
     profile.evaluate()
     assert profile.num_decompositions == 1
+
+
+# Kernels most of whose variance is in a direction that explains nothing ---------------------------
+
+
+def best_on_a_grid(model):
+    """The largest evidence of the only task over b and sigma2, by brute force."""
+    y = model.data[1].numpy()[:, 0]
+    lam, U = np.linalg.eigh(model.kernel(model.data[0]).numpy())
+    lam, energy = np.maximum(lam, 0.0)[:, None, None], np.square(U.T @ y)[:, None, None]
+    b = np.geomspace(1e-12, 1e14, 400)[:, None] * np.var(y) / np.mean(lam)
+    sigma2 = np.geomspace(1e-4, 3.0, 60) * np.var(y)
+    v = b * lam + sigma2
+    return np.max(-0.5 * np.sum(energy / v + np.log(2.0 * np.pi * v), axis=0))
+
+
+FAR_AWAY = {
+    "offset": (np.linspace(0.0, 10.0, 30) + 300.0, kernels.Linear() + kernels.Constant()),
+    "years": (np.arange(1990.0, 2020.0), kernels.Linear() + kernels.Constant()),
+    "polynomial": (np.arange(1990.0, 2020.0), kernels.Polynomial(2)),
+    "long lengthscale": (np.linspace(-2.0, 2.0, 30), SE(lengthscales=1e4)),
+}
+
+
+@pytest.mark.parametrize("case", FAR_AWAY)
+def test_a_trend_is_found_where_the_kernel_is_nearly_constant(rng, case):
+    x, kernel = FAR_AWAY[case]
+    y = (x - x.mean()) / x.std() + 0.1 * rng.normal(size=len(x))
+    kernel = gpflow.utilities.deepcopy(kernel)
+    set_trainable(kernel, False)
+    model = CoolMTGP((x[:, None], (y - y.mean())[:, None]), kernel)
+    model.fit(verbose=0)
+    # Years: what matters is the ninth digit of K, which differs between K and its features.
+    assert model.maximum_log_likelihood_objective() > best_on_a_grid(model) - 0.05
+    error = model.predict_f(x[:, None])[0][:, 0] - (y - y.mean())
+    assert np.std(error) < 0.2  # not "all noise", whose error is 1

@@ -4,11 +4,13 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 from patterns import random_joint
 from problems import assert_close
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, observed
+from gpflow_cool.callbacks import Callback
 from gpflow_cool.coregion import pivot
 
 
@@ -249,3 +251,27 @@ def test_task_observed_once_and_row_never(rng):
         model.fit(seed=0, rounds=2, verbose=0)
         assert np.isfinite(model.predict_y(j.Xnew)[1]).all()
         assert tf.reduce_all(tf.math.is_finite(model.impute().Y))
+
+
+def test_a_fit_that_ends_at_once_leaves_no_draws_to_start_from(rng):
+    model = cool()
+
+    def fail(*_):
+        raise KeyError("my own mistake")
+
+    callback = Callback()
+    callback.on_epoch_end = fail
+    with pytest.raises(KeyError):
+        model.fit(seed=0, verbose=0, callbacks=[callback])
+    assert not model.has_drawn
+
+
+def test_the_best_round_is_best_with_its_prior():
+    model = cool()
+    model.kernel.lengthscales.prior = tfp.distributions.LogNormal(
+        np.float64(np.log(0.05)), np.float64(0.01)
+    )
+    history = model.fit(seed=0, rounds=3, verbose=0)
+    prior = float(model.log_prior_density())
+    best = max(range(len(history.rounds)), key=lambda n: history.rounds[n]["score"])
+    assert_close(model.log_marginal_likelihood() + prior, history.rounds[best]["score"], 1e-8)

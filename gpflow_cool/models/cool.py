@@ -16,7 +16,7 @@ from ..features import LinearFeatures
 from ..kronecker import TaskBasis, chain_task_basis
 from ..observed import ObservedSystem, observed_system
 from ..orders import average_over_orders, random_orders
-from ..profile import ProfiledChain, completion_scales, inner_problem, sigma2_floor
+from ..profile import ProfiledChain, completion_scales
 from ..recovery import MultitaskParameters, recover
 from ..spectrum import Spectrum
 from ..starting import fix_kernel_scale, mean_kernel_diagonal, task_scales
@@ -182,14 +182,15 @@ class CoolMTGP(JointGPModel):
 
         C and Sigma depend somewhat on the order in which the tasks are conditioned on each other.
         With the kernel's parameters kept, another order reuses the eigendecomposition and solves
-        only for b and sigma2, so that this costs little. The first order is the tasks' own.
+        only for b and sigma2, so that this costs little; what is frozen or has a prior stays. The
+        first order is the tasks' own.
 
         :param num_orders: How many orders; 1 gives the tasks' own.
         :param seed: Which orders.
         """
         checks.positive_integer(num_orders, "num_orders")
         _, spectrum = self.spectral()
-        starts, box = inner_problem(spectrum, self.scales, sigma2_floor(self.sigma2))
+        starts, box = ProfiledChain(self).inner_problem(spectrum, self.scales)
         orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)

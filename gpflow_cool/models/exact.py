@@ -81,8 +81,9 @@ class KroneckerMTGP(JointGPModel):
     :param noise_covariance: Sigma to start from, [T, T]; by default a tenth of the variances of Y.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
 
-    Sigma stays above 1e-6 of the tasks' variances in every direction, or above a tenth of the given
-    start if that is less: without noise in some direction the evidence has no maximum.
+    Sigma stays above 1e-6 of the tasks' variances in every direction (of the smallest one, where
+    all tasks share one number), or above a tenth of the given start if that is less: without noise
+    in some direction the evidence has no maximum.
     """
 
     def __init__(
