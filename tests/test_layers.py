@@ -15,7 +15,7 @@ LAYERS = [
     ["checks", "linalg", "datasets", "metrics", "archive", "scaling", "frames", "costs"],
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"]
-    + ["leaving"],
+    + ["leaving", "distribution"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
     + ["missing", "rounds", "history", "optimizers", "specification", "saving", "streaming"],
     ["models"],
@@ -31,6 +31,7 @@ ORDERED = [
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["spectrum", "chain", "recovery", "kronecker", "statistics"],
     ["kronecker", "leaving"],
+    ["rows", "distribution"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
     ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]
