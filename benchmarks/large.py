@@ -8,8 +8,8 @@ Many rows: what a fit through inducing points costs, beside one pass over the ke
 `scm20d` (7463 rows for training, 16 targets, 300 inducing points): seconds of the fit over
 those of K_mn and K_mn K_nm, in one run, and the error on the other rows. `rows`: synthetic
 rows from files that are mapped into memory, D = T = 8, 200 inducing points: seconds and memory
-above the import, and the ratio of the two sizes. `estimate`: one evaluation on many workers, from the
-measured time of a chunk and the time that a network of 10 Gbit/s takes for the sums.
+above the import, and the ratio of the two sizes. `estimate`: one evaluation on many workers, from
+the measured time of a chunk and the time that a network of 10 Gbit/s takes for the sums.
 """
 
 import argparse
