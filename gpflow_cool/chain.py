@@ -59,6 +59,9 @@ class Chain(NamedTuple):
     A: tf.Tensor
     """[S R, T], the dual vectors alpha_t in the eigenbasis."""
 
+    outside: tf.Tensor | float = 0.0
+    """[T], squared length of the dual vectors outside the span of the eigenvectors."""
+
 
 class SpectralGradient(NamedTuple):
     r"""
@@ -139,11 +142,13 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
     E = tf.matmul(Yr, residual_map, transpose_b=True)
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
-    quadratic = tf.reduce_sum(A * E, axis=0) + outside_energy(residual_map, G0) / sigma2
+    outside = outside_energy(residual_map, G0)
+    quadratic = tf.reduce_sum(A * E, axis=0) + outside / sigma2
     log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
     terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
     terms -= 0.5 * slack * b / sigma2
-    return Chain(terms=terms, systems=systems, d=d, A=A)
+    outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
+    return Chain(terms, systems, d, A, outside)
 
 
 @check_shapes("Yr: [S, R, T]", "return: [R, T2]")

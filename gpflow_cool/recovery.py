@@ -113,7 +113,8 @@ def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
     root = tf.sqrt(tf.where(lam > spectrum.rounding, lam, tf.zeros_like(lam)))[:, None]
     eps = spectrum.precision
     A = mean_dual_vectors(spectrum, chain)
-    floor = 10.0 * eps * tf.reduce_max(root) * tf.linalg.norm(A, axis=0)
+    length = tf.sqrt(tf.reduce_sum(tf.square(A), axis=0) + chain.outside)
+    floor = 10.0 * eps * tf.reduce_max(root) * length
     return weight_correlation(root * A, floor)
 
 

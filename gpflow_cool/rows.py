@@ -27,7 +27,10 @@ class Rows(Protocol):
     num_inputs: int
     num_tasks: int
 
-    def chunks(self) -> Iterator[Chunk]: ...
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        """All chunks, or every `num_shards`-th of them from number `shard` on."""
+        ...
+
     def arrays(self) -> Chunk: ...
 
 
@@ -49,9 +52,10 @@ class ArrayRows:
         self.X, self.Y, self.chunk_rows = X, Y, chunk_rows
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
 
-    def chunks(self) -> Iterator[Chunk]:
-        for n in range(0, len(self.X), self.chunk_rows):
-            part = slice(n, n + self.chunk_rows)
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        step = self.chunk_rows
+        for n in range(shard * step, len(self.X), num_shards * step):
+            part = slice(n, n + step)
             yield as_tensor(self.X[part]), as_tensor(self.Y[part])
 
     def arrays(self) -> Chunk:
@@ -66,8 +70,9 @@ class TensorRows:
         self.X, self.Y = X, Y
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
 
-    def chunks(self) -> Iterator[Chunk]:
-        yield tf.convert_to_tensor(self.X), tf.convert_to_tensor(self.Y)
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        if shard == 0:
+            yield tf.convert_to_tensor(self.X), tf.convert_to_tensor(self.Y)
 
     def arrays(self) -> Chunk:
         """All rows at once."""
@@ -96,12 +101,10 @@ class DatasetRows:
                 " but [D] and [T], or [n, D] and [n, T], with D and T known, are needed."
             )
         self.num_inputs, self.num_tasks = int(columns[0]), int(columns[1])
-        if ranks == [1, 1]:
-            dataset = dataset.batch(chunk_rows)
-        self.dataset = dataset.map(cast_pair).prefetch(2)
+        self.dataset = dataset.batch(chunk_rows) if ranks == [1, 1] else dataset
 
-    def chunks(self) -> Iterator[Chunk]:
-        return iter(self.dataset)
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        return iter(self.dataset.shard(num_shards, shard).map(cast_pair).prefetch(2))
 
     def arrays(self) -> Chunk:
         """Refused: a stream may not fit into memory."""

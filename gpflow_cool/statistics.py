@@ -67,11 +67,6 @@ def row_statistics(F: TensorType, Y: TensorType, k_diagonal: TensorType) -> Stat
     )
 
 
-def add_statistics(first: Statistics, second: Statistics) -> Statistics:
-    """Statistics of the rows of both."""
-    return Statistics(*(a + b for a, b in zip(first, second, strict=True)))
-
-
 def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decomposition:
     r"""
     The spectrum that the chain works on.

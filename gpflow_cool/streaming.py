@@ -8,23 +8,20 @@ same chunks, which is that of the objective. Memory is that of one chunk and of 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
+from gpflow.config import default_float
 from gpflow.mean_functions import MeanFunction
 
+from .distribution import sum_over_rows
 from .profile import ChainModel, Evaluation, ProfiledChain
 from .rows import Rows
-from .statistics import (
-    Statistics,
-    add_statistics,
-    decompose,
-    row_statistics,
-    statistics_log_likelihoods,
-)
+from .statistics import Statistics, decompose, row_statistics, statistics_log_likelihoods
 
 
 class Features(Protocol):
@@ -42,6 +39,7 @@ class FeatureModel(ChainModel, Protocol):
     rows: Rows
     mean_function: MeanFunction
     scales: AnyNDArray
+    strategy: tf.distribute.Strategy | None
 
 
 class RowWeights(NamedTuple):
@@ -72,19 +70,6 @@ def chunk_statistics(
     Kmn = tf.cast(features.cross(X), tf.float64)
     F = tf.matmul(Kmn, L_inverse, transpose_a=True, transpose_b=True)
     return row_statistics(F, Y - mean_function(X), features.diagonal(X))
-
-
-def total_statistics(
-    features: Features, mean_function: MeanFunction, rows: Rows, L: TensorType
-) -> Statistics:
-    """Statistics of all rows: one pass."""
-    L_inverse = lower_inverse(L)
-    total: Statistics | None = None
-    for X, Y in rows.chunks():
-        part = chunk_statistics(features, mean_function, L_inverse, X, Y)
-        total = part if total is None else add_statistics(total, part)
-    assert total is not None
-    return total
 
 
 @check_shapes("L: [R, R]", "return: [R, R]")
@@ -144,20 +129,62 @@ def chunk_surrogate(
     )
 
 
-def total_gradient(
-    surrogate: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    rows: Rows,
-    variables: Sequence[tf.Variable],
-) -> list[tf.Tensor]:
-    """Gradient of a sum over all rows with respect to variables: one pass."""
-    total = [tf.zeros_like(variable) for variable in variables]
-    for X, Y in rows.chunks():
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            value = surrogate(X, Y)
-        part = tape.gradient(value, variables, unconnected_gradients="zero")
-        total = [a + b for a, b in zip(total, part, strict=True)]
-    return total
+class RowSums:
+    """
+    Sums over all rows: what is computed of a chunk is compiled, once, if it will be needed often.
+
+    :param variables: What gradients are taken with respect to.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        mean_function: MeanFunction,
+        rows: Rows,
+        strategy: tf.distribute.Strategy | None = None,
+        variables: Sequence[tf.Variable] = (),
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self.rows, self.strategy, self.variables = rows, strategy, list(variables)
+
+        def statistics(L_inverse: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
+            return list(chunk_statistics(features, mean_function, L_inverse, X, Y))
+
+        def gradient(weights: RowWeights, X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(self.variables)
+                value = chunk_surrogate(features, mean_function, weights, X, Y)
+            return tape.gradient(value, self.variables, unconnected_gradients="zero")
+
+        self._statistics, self._gradient = statistics, gradient
+        if compiled:
+            matrix, number = tf.TensorSpec([None, None], tf.float64), tf.TensorSpec([], tf.float64)
+            rows_spec = [
+                tf.TensorSpec([None, columns], default_float())
+                for columns in (rows.num_inputs, rows.num_tasks)
+            ]
+            weights = RowWeights(matrix, matrix, matrix, number)
+            self._statistics = graph(statistics, [matrix, *rows_spec])
+            self._gradient = graph(gradient, [weights, *rows_spec])
+
+    def statistics(self, L: TensorType) -> Statistics:
+        """Statistics of all rows: one pass."""
+        R, T = L.shape[0], self.rows.num_tasks
+        zero = [tf.zeros(shape, tf.float64) for shape in ([R, R], [R, T], [T, T], [], [])]
+        function = partial(self._statistics, lower_inverse(L))
+        return Statistics(*sum_over_rows(self.rows, function, zero, self.strategy))
+
+    def gradient(self, weights: RowWeights) -> list[tf.Tensor]:
+        """What the rows add to the gradient with respect to the variables: one pass."""
+        zero = [tf.zeros_like(variable) for variable in self.variables]
+        function = partial(self._gradient, weights)
+        return sum_over_rows(self.rows, function, zero, self.strategy)
+
+
+def graph(function: Callable[..., Any], signature: list[Any]) -> Callable[..., Any]:
+    """A function compiled for any number of rows."""
+    return tf.function(function, input_signature=signature, autograph=False)
 
 
 class StreamedLoss(ProfiledChain):
@@ -175,15 +202,23 @@ class StreamedLoss(ProfiledChain):
         if not solve:
             self.solves_b = self.solves_sigma2 = False
             self.parameters = list(model.trainable_parameters)
+        self.variables = [p.unconstrained_variable for p in self.parameters]
+        self.sums = RowSums(
+            model.features,
+            model.mean_function,
+            model.rows,
+            model.strategy,
+            self.variables,
+            compiled=True,
+        )
 
     def evaluate(self) -> Evaluation:
         """Loss, gradient and terms at the present parameters."""
-        model = self.model
-        variables = [p.unconstrained_variable for p in self.parameters]
+        model, variables = self.model, self.variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             L = model.features.factor()
-        statistics = total_statistics(model.features, model.mean_function, model.rows, L)
+        statistics = self.sums.statistics(L)
         known = decompose(statistics)
         self.num_decompositions += 1
         with tf.GradientTape(watch_accessed_variables=False) as small:
@@ -202,16 +237,7 @@ class StreamedLoss(ProfiledChain):
             through_L = tape.gradient(
                 L, variables, output_gradients=by_L, unconnected_gradients="zero"
             )
-            through_rows = self.row_gradient(row_weights(L, by_statistics), variables)
+            through_rows = self.sums.gradient(row_weights(L, by_statistics))
             parts = (gradients, through_L, through_rows)
             gradients = [sum(part) for part in zip(*parts, strict=True)]
         return Evaluation(float(loss), [np.asarray(g) for g in gradients], terms.numpy())
-
-    def row_gradient(self, weights: RowWeights, variables: Sequence[tf.Variable]) -> list[Any]:
-        """What the rows add to the gradient, by the second pass."""
-        model = self.model
-
-        def surrogate(X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
-            return chunk_surrogate(model.features, model.mean_function, weights, X, Y)
-
-        return total_gradient(surrogate, model.rows, variables)

@@ -16,7 +16,7 @@ LAYERS = [
     + ["named_kernels"],
     ["spectrum", "chain", "recovery", "kronecker", "observed", "starting", "covariances"]
     + ["inner", "orders", "coregion", "plotting", "tables", "statistics", "rows", "features"]
-    + ["leaving"],
+    + ["leaving", "distribution"],
     ["likelihoods", "posteriors", "outer", "profile", "em", "callbacks", "monitoring", "training"]
     + ["missing", "rounds", "history", "optimizers", "specification", "saving", "streaming"],
     ["models"],
@@ -32,6 +32,7 @@ ORDERED = [
     ["spectrum", "chain", "recovery", "inner", "orders"],
     ["spectrum", "chain", "recovery", "kronecker", "statistics"],
     ["kronecker", "leaving"],
+    ["rows", "distribution"],
     ["starting", "covariances"],
     ["likelihoods", "posteriors", "missing"],
     ["outer", "profile", "em", "callbacks", "monitoring", "rounds", "history", "optimizers"]

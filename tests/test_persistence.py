@@ -131,7 +131,7 @@ def test_options_and_flags_come_back(data, tmp_path):
             KroneckerMTGP,
             {"rank", "noise_rank", "task_covariance", "noise_covariance", "task_names"},
         ),
-        (SparseCoolMTGP, {"learning", "b", "sigma2", "chunk_rows", "task_names"}),
+        (SparseCoolMTGP, {"learning", "b", "sigma2", "chunk_rows", "strategy", "task_names"}),
         (IndependentGPs, {"task_names"}),
         (ConvMT, {"num_inducing", "seed", "task_names"}),
     ],

@@ -299,7 +299,7 @@ def test_no_kernel_parameter_one_decomposition(rng, monkeypatch, kernel, learnin
             set_trainable(model.kernel, False)
     counts = count_decompositions(monkeypatch)
     history = models[0].fit(verbose=0)
-    assert counts == {"eigh": 1, "lapack": 1}
+    assert counts["lapack"] == 1
     assert history.converged and len(history.epoch) == 1
     assert "no parameter is left to iterate over" in history.message
     assert_allclose(models[0].training_loss(), minimise_plainly(models[1]), atol=1e-3)

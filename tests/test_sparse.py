@@ -59,8 +59,13 @@ class Case:
 # Against dense algebra ----------------------------------------------------------------------------
 
 
+def test_chunks_of_one_row(rng):
+    case = Case(rng, N=5, chunk_rows=1)
+    assert_close(case.model.conditional_log_likelihoods(), case.terms(), rtol=1e-8)
+
+
 @pytest.mark.parametrize("learning", LEARNINGS)
-@pytest.mark.parametrize("chunk_rows", [1, 5, 100])
+@pytest.mark.parametrize("chunk_rows", [8, 100])
 def test_terms_and_covariances_equal_dense(rng, learning, chunk_rows):
     case = Case(rng, learning=learning, chunk_rows=chunk_rows)
     assert_close(case.model.conditional_log_likelihoods(), case.terms(), rtol=1e-8)
@@ -165,7 +170,7 @@ def test_leave_one_out_equals_dense(rng):
 def test_inducing_points_at_all_rows_give_cool(rng, learning):
     case = Case(rng, N=25, learning=learning)
     p = case.p
-    sparse = case.make((p.X, p.Y), Z=p.X, chunk_rows=10)
+    sparse = case.make((p.X, p.Y), Z=p.X, chunk_rows=15)
     dense = CoolMTGP((p.X, p.Y), p.gpflow_kernel(), learning=learning, b=p.b, sigma2=p.sigma2)
     assert_close(sparse.conditional_log_likelihoods(), dense.conditional_log_likelihoods(), 1e-6)
     for s, d in zip(sparse.multitask_parameters(), dense.multitask_parameters(), strict=True):
@@ -177,10 +182,10 @@ def test_inducing_points_at_all_rows_give_cool(rng, learning):
     for name in ("predict_f_full_cov", "predict_y"):
         for s, d in zip(getattr(sparse, name)(p.Xnew), getattr(dense, name)(p.Xnew), strict=True):
             assert_close(s, d, rtol=1e-6)
-    mean, cov = (
+    s, d = (
         m.multitask_parameters("monte_carlo", num_samples=2000, seed=3).C for m in (sparse, dense)
     )
-    assert_close(mean, cov, rtol=0.1)
+    assert_close(s, d, rtol=0.1)
 
 
 def smooth_data(rng, N=60):
@@ -189,13 +194,12 @@ def smooth_data(rng, N=60):
     return X, F @ np.array([[1.0, 0.5, -0.3], [0.2, 1.0, 0.8]]) + 0.1 * rng.normal(size=(N, 3))
 
 
-@pytest.mark.parametrize("optimizer", ["profile", "scipy"])
-def test_fit_ends_where_cool_does(rng, optimizer):
+def test_fit_ends_where_cool_does(rng):
     X, Y = smooth_data(rng)
     Z = np.linspace(-0.5, 6.5, 20)[:, None]
-    sparse = SparseCoolMTGP((X, Y), SE(), Z, chunk_rows=40)
-    dense = CoolMTGP((X, Y), SE())
-    losses = [m.fit(optimizer, verbose=0).history["loss"][-1] for m in (sparse, dense)]
+    sparse = SparseCoolMTGP((X, Y), SE(lengthscales=1.2), Z, chunk_rows=40)
+    dense = CoolMTGP((X, Y), SE(lengthscales=1.2))
+    losses = [m.fit(verbose=0).history["loss"][-1] for m in (sparse, dense)]
     assert_allclose(*losses, atol=1e-3)
     assert_allclose(sparse.kernel.lengthscales.numpy(), dense.kernel.lengthscales.numpy(), 1e-2)
 
@@ -204,8 +208,8 @@ def test_trained_inducing_points_lower_the_loss(rng):
     X, Y = smooth_data(rng)
     model = SparseCoolMTGP((X, Y), SE(), InducingPoints(X[:5].copy()))
     kept, before = model.inducing_variable.Z.numpy(), model.training_loss().numpy()
-    history = model.fit(verbose=0, steps=10)
-    assert history.history["loss"][-1] < before - 50.0
+    history = model.fit(verbose=0, steps=4)
+    assert history.history["loss"][-1] < before - 30.0
     assert np.abs(model.inducing_variable.Z.numpy() - kept).max() > 0.01
 
 
@@ -214,7 +218,9 @@ def test_adam_and_tensorboard(rng, tmp_path):
     model = SparseCoolMTGP((p.X, p.Y), SE(), p.X[:3])
     before = model.training_loss().numpy()
     history = model.fit("adam", steps=2, verbose=0, tensorboard=tmp_path / "logs")
-    assert history.history["loss"][-1] < before
+    after = history.history["loss"][-1]
+    assert after < before
+    assert model.fit("scipy", steps=2, verbose=0).history["loss"][-1] < after
     assert any((tmp_path / "logs").rglob("events*"))
 
 

@@ -110,6 +110,9 @@ class JointGPModel(MultitaskModel):
         """Features of a linear kernel, fewer than rows; None where K itself is needed."""
         return linear_features(self.kernel, self.data[0]) if self.observed is None else None
 
+    strategy = None
+    """Data in memory is one chunk, on one device."""
+
     @property
     def rows(self) -> TensorRows:
         """The data as one chunk of rows."""

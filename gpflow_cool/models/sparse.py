@@ -29,7 +29,7 @@ from ..recovery import MultitaskParameters, recover
 from ..rows import CHUNK_ROWS, ArrayRows, check_chunk, make_rows, summarise
 from ..starting import fix_kernel_scale
 from ..statistics import Decomposition, Statistics, decompose, statistics_log_likelihoods
-from ..streaming import StreamedLoss, total_statistics
+from ..streaming import RowSums, StreamedLoss
 from .parameters import chain_parameters
 from .predictive import MultitaskModel
 
@@ -68,6 +68,8 @@ class SparseCoolMTGP(MultitaskModel):
     :param learning: "hierarchical" or "approximate", as for CoolMTGP.
     :param b: As for CoolMTGP, and so are `sigma2` and `task_names`.
     :param chunk_rows: Rows of a chunk: memory grows with this times M.
+    :param strategy: Spreads the passes over devices or machines, each of which reads its share of
+        the chunks; every worker builds the same model on the same data. See docs/scaling.md.
 
     `data` holds up to 1000 rows, drawn at random, for pictures and starting values.
     """
@@ -83,8 +85,10 @@ class SparseCoolMTGP(MultitaskModel):
         b: TensorData | None = None,
         sigma2: TensorData | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        strategy: tf.distribute.Strategy | None = None,
         task_names: Sequence[str] | None = None,
     ) -> None:
+        self.strategy = strategy
         self.learning = checks.option(learning, "learning", LEARNING)
         rows = make_rows(data, chunk_rows)
         first = next(rows.chunks(), None)
@@ -140,7 +144,8 @@ class SparseCoolMTGP(MultitaskModel):
         return self._pass(self.features.factor())
 
     def _pass(self, L: tf.Tensor) -> Statistics:
-        return total_statistics(self.features, self.mean_function, self.rows, L)
+        sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
+        return sums.statistics(L)
 
     def profile(self) -> StreamedLoss:
         return StreamedLoss(self, solve=True)
