@@ -46,7 +46,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m gpflow_cool.demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

@@ -41,11 +41,16 @@ _MODULES = {
 scikit-learn, which the estimator needs."""
 
 
+_SUBMODULES = ("callbacks", "coregion", "datasets", "metrics", "monitoring", "plotting", "studies")
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*__all__, *_SUBMODULES, "__version__"])

@@ -74,7 +74,10 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
             " another folder."
         )
     if not force:
-        raise ValueError(f"{folder} exists already: choose another folder, or replace it by force.")
+        raise ValueError(
+            f"{folder} exists already: choose another folder, or replace it (force=True; on the"
+            " command line --force)."
+        )
     return path
 
 

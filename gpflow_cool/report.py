@@ -196,10 +196,10 @@ def parameters_section(regressor: Any) -> str:
     """Signal, noise and kernel."""
     parts = deviations(regressor)
     rows = [
-        [name, number(signal), number(noise), f"{signal**2 / (signal**2 + noise**2):.0%}"]
+        [name, number(signal), number(noise)]
         for name, signal, noise in zip(regressor.target_names_, *parts.values(), strict=True)
     ]
-    content = table(["target", "signal σ", "noise σ", "signal's share of the variance"], rows)
+    content = table(["target", "signal σ", "noise σ"], rows)
     kernel = kernel_parameters(regressor)
     if kernel:
         content += '<p class="note">Kernel, in units of standardised inputs: '
@@ -224,8 +224,9 @@ def data_section(regressor: Any) -> str:
     head = ["min", "mean", "max", "σ"]
     return section(
         "Data",
-        "A lengthscale, in the input's units, is how far one has to go for the targets to change:"
-        " an input whose lengthscale is far longer than its range matters little."
+        "A lengthscale, in the input's units, is how far one has to go for the targets to change"
+        " course. Of inputs with lengthscales of their own, those whose lengthscale is many more"
+        " times their σ than the others' matter least."
         if scales is not None
         else "",
         table(["input", *head, *(["lengthscale"] if scales is not None else [])], inputs)

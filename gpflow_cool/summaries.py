@@ -15,6 +15,9 @@ from .observed import MAX_DENSE
 COVERED = 2.0
 """Standard deviations of the intervals whose coverage is told: 95.4 % should be inside."""
 
+MANY_NAMES = 10
+"""As many columns are named in a line."""
+
 
 class RowsLeftOut(NamedTuple):
     """Every training row predicted from all the others, as arrays [N, T]."""
@@ -49,8 +52,7 @@ def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str,
     """Scores of one target, over the rows where it is known."""
     columns = y[:, None], mean[:, None]
     error = float(rmse(*columns)[0])
-    # y_n minus the mean of the others is n / (n - 1) times y_n minus the mean of all.
-    base = np.std(y) * len(y) / (len(y) - 1) if len(y) > 1 else 0.0
+    base = np.std(y)  # error of the mean of all rows, which the standardisation has seen as well
     return {
         "rmse": error,
         "relative_rmse": float(error / base) if base > 0 else np.nan,
@@ -62,7 +64,7 @@ def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str,
 def score_lines(scores: Mapping[str, Any]) -> list[str]:
     """The scores as lines of text."""
     width = max(6, *(len(row["target"]) for row in scores["targets"]))
-    lines = [f"{'target':{width}}        RMSE  of the mean's  inside 2 sigma        NLPD"]
+    lines = [f"{'target':{width}}        RMSE  relative RMSE  inside 2 sigma        NLPD"]
     for row in scores["targets"]:
         lines.append(
             f"{row['target']:{width}}  {row['rmse']:10.4g}  {row['relative_rmse']:13.3f}"
@@ -106,14 +108,22 @@ def missing_targets(regressor: Any) -> dict[str, int]:
     return dict(zip(regressor.target_names_, counts.tolist(), strict=True))
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names of columns in a line; of many, the first and how many there are."""
+    shown = ", ".join(names[:MANY_NAMES])
+    return shown if len(names) <= MANY_NAMES else f"{shown}, ... ({len(names)})"
+
+
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     ended = "" if result["converged"] else f", not converged ({result['message']})"
     points = result["inducing_points"]
     through = "" if points is None else f", through {points} inducing points"
     return [
-        f"{result['rows']} rows, {len(result['inputs'])} inputs, {len(result['targets'])} targets:"
-        f" {result['steps']} steps in {result['seconds']:.1f} s{through}{ended}",
+        f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
+        f"{through}{ended}",
+        f"inputs:  {listed(result['inputs'])}",
+        f"targets: {listed(result['targets'])}",
         "",
         "Every row predicted from all the others:",
         *score_lines(result["leave_one_out"]),

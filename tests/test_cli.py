@@ -83,7 +83,8 @@ def test_fit_is_the_estimators(place, frame):
 
 def test_fit_tells_what_it_found(place):
     said = (place / "said.txt").read_text()
-    assert "20 rows, 2 inputs, 2 targets" in said and "cold " in said and "Written to" in said
+    assert "20 rows, " in said and "cold " in said and "Written to" in said
+    assert "targets: heat, cold\n" in said
 
 
 def test_fit_with_options_and_json(place, tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool.estimator import CoolMTGPRegressor
-from gpflow_cool.metrics import rmse
 from gpflow_cool.report import number, report_page
 from gpflow_cool.summaries import (
     deviations,
@@ -137,12 +136,11 @@ def test_scores_by_hand(regressor):
     X, Y = make_data(2)
     rows, scores = regressor.leave_one_out_, leave_one_out_scores(regressor)
     mean, std = np.asarray(rows.mean), np.asarray(rows.std)
-    others = np.array([np.delete(Y, n, axis=0).mean(axis=0) for n in range(len(Y))])
     for t, score in enumerate(scores["targets"]):
         error = np.sqrt(np.mean((Y[:, t] - mean[:, t]) ** 2))
         assert score["target"] == [NASTY, "b"][t]
         assert_allclose(score["rmse"], error)
-        assert_allclose(score["relative_rmse"], error / rmse(Y, others)[t])
+        assert_allclose(score["relative_rmse"], error / np.std(Y[:, t]))
         inside = np.mean(np.abs(Y[:, t] - mean[:, t]) <= 2 * std[:, t])
         assert_allclose(score["coverage"], inside)
     assert_allclose(scores["joint_nlpd"], -np.mean(rows.log_density))
