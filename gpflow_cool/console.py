@@ -265,7 +265,7 @@ def inducing_points(
         click.echo(
             f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {DEFAULT_POINTS}"
             " inducing points, an approximation. Say --inducing M for another number, or --large"
-            " for the exact model.",
+            f" for the exact model, which would take {fit_cost(num_rows, fits)}.",
             err=True,
         )
     return DEFAULT_POINTS

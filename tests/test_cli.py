@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -314,6 +315,7 @@ def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch
     result = run(*arguments)
     assert result.exit_code == 0
     assert "20 rows are more than 10: they are seen through 7 inducing points" in result.stderr
+    assert re.search(r"for the exact model, which would take .*memory", result.stderr)
     assert "through 7 inducing points" in result.stdout
     result = run(*arguments, "--force", "--inducing", "5", "--json", "--quiet")
     assert result.exit_code == 0 and result.stderr == ""
