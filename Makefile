@@ -45,8 +45,9 @@ $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
 demo: $(VENV)/.installed
 	@$(BIN)/python -m gpflow_cool.demo
 
+# Two workers with one thread of linear algebra each: more would wait for each other.
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
