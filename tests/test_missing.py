@@ -8,7 +8,16 @@ import tensorflow as tf
 from patterns import PATTERNS, Joint, random_joint
 from problems import LAYOUTS, assert_close, assert_moments, random_problem
 
-from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP, chain, inner, kronecker, observed
+from gpflow_cool import (
+    CoolMTGP,
+    IndependentGPs,
+    KroneckerMTGP,
+    chain,
+    inner,
+    kronecker,
+    observed,
+    recovery,
+)
 from gpflow_cool.linalg import eigh
 from gpflow_cool.spectrum import exact_spectrum
 
@@ -383,3 +392,20 @@ def test_a_posterior_takes_lists_with_and_without_a_cache(rng, cache, missing):
         strict=True,
     ):
         assert_close(actual, expected, 1e-12)
+
+
+@pytest.mark.parametrize("correlation", ["map", "monte_carlo"])
+def test_recovery_from_equal_completions_is_that_from_one(rng, correlation):
+    """Whatever their number: sums over completions are means."""
+    p = random_problem(rng, 7, 3)
+    lam, U = eigh(tf.constant(p.K))
+    b, sigma2 = tf.constant(p.b), tf.constant(p.sigma2)
+    found = []
+    for Y in (p.Y, np.stack([p.Y] * 3)):
+        spectrum = exact_spectrum(lam, U, tf.constant(Y))
+        solved = chain.solve_chain(spectrum, b, sigma2, "hierarchical")
+        if correlation == "map":
+            found.append(recovery.map_correlation(spectrum, solved))
+        else:
+            found.append(recovery.monte_carlo_correlation(spectrum, solved, b, sigma2, 50, 3))
+    assert_close(found[1], found[0], 1e-10)
