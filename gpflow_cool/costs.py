@@ -34,7 +34,7 @@ class Cost(NamedTuple):
     def __str__(self) -> str:
         """
         >>> print(Cost(seconds=5000.0, gigabytes=5.6))
-        about 1.4 hours and 5.6 GB of memory
+        about 83 minutes and 5.6 GB of memory
         """
         return f"about {duration(self.seconds)} and {self.gigabytes:.1f} GB of memory"
 

@@ -140,6 +140,34 @@ def log_densities_of_squares(squares: TensorType, v: TensorType) -> tf.Tensor:
     return -0.5 * tf.reduce_sum(squares + tf.math.log(v) + LOG_2PI, axis=-1)
 
 
+@check_shapes(
+    "residual: [batch..., M, T]",
+    "S: [batch..., M, T, M, T] if full_cov and full_output_cov",
+    "S: [batch..., T, M, M] if full_cov and (not full_output_cov)",
+    "S: [batch..., M, T, T] if (not full_cov) and full_output_cov",
+    "S: [batch..., M, T] if (not full_cov) and (not full_output_cov)",
+    "return: [batch...] if full_cov and full_output_cov",
+    "return: [batch..., T] if full_cov and (not full_output_cov)",
+    "return: [batch..., M] if not full_cov",
+)
+def log_density_of_layout(
+    residual: TensorType, S: TensorType, full_cov: bool, full_output_cov: bool
+) -> tf.Tensor:
+    """Log density of residuals of T tasks at M points, from a covariance in GPflow's layouts."""
+    if full_cov and full_output_cov:
+        shape = tf.shape(residual)
+        size = shape[-1] * shape[-2]
+        flat = tf.reshape(S, tf.concat([shape[:-2], [size, size]], axis=0))
+        return gaussian_log_density(
+            tf.reshape(residual, tf.concat([shape[:-2], [size]], axis=0)), flat
+        )
+    if full_cov:
+        return gaussian_log_density(tf.linalg.matrix_transpose(residual), S)
+    if full_output_cov:
+        return gaussian_log_density(residual, S)
+    return univariate_log_densities(residual, S)
+
+
 @check_shapes("S: [batch..., T, T]", "return: [batch..., T, T]")
 def correlation_from_covariance(S: TensorType) -> tf.Tensor:
     """Correlations of a covariance; a task without variance has correlation 1 with itself only."""

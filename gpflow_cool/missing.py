@@ -8,7 +8,7 @@ Letters: N rows, T tasks, M test points, R rows of the training data that are lo
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,12 +22,7 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType, Precompute
 from . import checks
 from .kronecker import rows_last
 from .leaving import LeaveOneOut
-from .linalg import (
-    LOG_2PI,
-    cholesky_with_jitter,
-    gaussian_log_density,
-    univariate_log_densities,
-)
+from .linalg import LOG_2PI, cholesky_with_jitter, log_density_of_layout
 from .observed import ObservedSystem, draw_completions, solve
 from .posteriors import cache_type, draw, given_known
 
@@ -198,11 +193,14 @@ class ObservedPosterior(AbstractPosterior):
         self.observed_solution = observed_solution
         self.update_cache(cache_type(precompute_cache))
 
+    def _inputs(self, Xnew: Any) -> tf.Tensor:
+        return checks.inputs(Xnew, self.num_inputs)
+
     def predict_f(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of the functions, mean function included."""
-        Xnew = checks.inputs(Xnew, self.num_inputs)
+        Xnew = self._inputs(Xnew)
         predict = self.fused_predict_f if self.cache is None else super().predict_f
         return predict(Xnew, full_cov=full_cov, full_output_cov=full_output_cov)
 
@@ -285,6 +283,7 @@ class ObservedPosterior(AbstractPosterior):
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of new observations: noise is added where a point meets itself."""
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, cov = self._functions(solution, Xnew, full_cov, full_output_cov)
         Sigma = tf.cast(solution.system.Sigma, cov.dtype)
@@ -309,19 +308,7 @@ class ObservedPosterior(AbstractPosterior):
     ) -> tf.Tensor:
         """Log density of new observations, see :class:`gpflow_cool.posteriors.JointPosterior`."""
         mean, S = self.predict_y(Xnew, full_cov, full_output_cov)
-        residual = Ynew - mean
-        if full_cov and full_output_cov:
-            shape = tf.shape(residual)
-            size = shape[-1] * shape[-2]
-            flat = tf.reshape(S, tf.concat([shape[:-2], [size, size]], axis=0))
-            return gaussian_log_density(
-                tf.reshape(residual, tf.concat([shape[:-2], [size]], axis=0)), flat
-            )
-        if full_cov:
-            return gaussian_log_density(tf.linalg.matrix_transpose(residual), S)
-        if full_output_cov:
-            return gaussian_log_density(residual, S)
-        return univariate_log_densities(residual, S)
+        return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)
 
     @check_shapes("Xnew: [batch..., M, D]", "return: [batch..., S, M, T]")
     def predict_samples(
@@ -341,6 +328,7 @@ class ObservedPosterior(AbstractPosterior):
         :param full_cov: Whether draws correlate over points.
         :param full_output_cov: Whether draws correlate over tasks.
         """
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         if full_cov and full_output_cov:
             samples = self._joint_samples(solution, Xnew, num_samples, noise)
@@ -424,6 +412,7 @@ class ObservedPosterior(AbstractPosterior):
         :param noise: Whether observations are asked for, or functions. A known observation keeps
             its value, with variance zero.
         """
+        Xnew = self._inputs(Xnew)
         solution = self.solution()
         mean, f_cov = self._functions(solution, Xnew, False, True)
         y_cov = f_cov + tf.cast(solution.system.Sigma, f_cov.dtype)

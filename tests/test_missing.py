@@ -386,12 +386,13 @@ def test_a_posterior_takes_lists_with_and_without_a_cache(rng, cache, missing):
     if missing:
         Y[0, 0] = np.nan
     model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
-    for actual, expected in zip(
-        model.posterior(cache).predict_f([[1], [2]]),
-        model.predict_f(np.array([[1.0], [2.0]])),
-        strict=True,
-    ):
-        assert_close(actual, expected, 1e-12)
+    posterior, Xnew = model.posterior(cache), np.array([[1.0], [2.0]])
+    for method in ("predict_f", "predict_y"):
+        expected = getattr(model, method)(Xnew)
+        for actual, other in zip(getattr(posterior, method)([[1], [2]]), expected, strict=True):
+            assert_close(actual, other, 1e-12)
+    density = posterior.predict_log_density([[1], [2]], np.zeros((2, 2)))
+    assert_close(density, model.predict_log_density((Xnew, np.zeros((2, 2)))), 1e-12)
 
 
 @pytest.mark.parametrize("correlation", ["map", "monte_carlo"])

@@ -17,7 +17,7 @@ from gpflow.kernels import Kernel
 
 from .. import checks
 from ..history import History
-from ..linalg import gaussian_log_density, univariate_log_densities
+from ..linalg import log_density_of_layout
 from .cool import CoolMTGP
 
 CONV_MT_STEPS = 1000
@@ -204,16 +204,4 @@ def log_density_from_moments(
     """Log density of new observations under the moments that `predict_y` gives."""
     Xnew, Ynew = checks.scored_data(data, int(model.data[0].shape[1]), model.num_tasks)
     mean, S = model.predict_y(Xnew, full_cov, full_output_cov)
-    residual = Ynew - mean
-    if full_cov and full_output_cov:
-        shape = tf.shape(residual)
-        size = shape[-1] * shape[-2]
-        flat = tf.reshape(S, tf.concat([shape[:-2], [size, size]], axis=0))
-        return gaussian_log_density(
-            tf.reshape(residual, tf.concat([shape[:-2], [size]], axis=0)), flat
-        )
-    if full_cov:
-        return gaussian_log_density(tf.linalg.matrix_transpose(residual), S)
-    if full_output_cov:
-        return gaussian_log_density(residual, S)
-    return univariate_log_densities(residual, S)
+    return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)
