@@ -20,14 +20,27 @@ from .linalg import LOG_2PI
 MAX_STEP = 3.0
 """Longest Newton step in log b and log sigma2."""
 
-GAIN_TOLERANCE = 1e-10
+GAIN_TOLERANCE = 1e-12
 """A step that promises less, in nats, is not taken."""
 
 HUGE = 1e14
 """Where the diagonal of I + G is larger than this, I is hardly there any more."""
 
+PROMISE = 10.0
+"""A start is given up where this many times what its next step promises would not bring it up to
+the best of its task: near an optimum a step promises twice what there is to gain."""
+
+SAME = 0.01
+"""A start that has come this close to a better one of its task, in log b and log sigma2, would end
+where that one ends."""
+
 MAX_ITERATIONS = 60
-MAX_HALVINGS = 12
+PATIENCE, ENOUGH = 15, 1e-5
+"""After so many steps the tolerance grows tenfold a step, up to this: where b and sigma2 cannot be
+told apart, there is a long way to go for nothing."""
+
+SHORTENING, MAX_SHORTENINGS = 0.3, 8
+"""A step that does not climb is tried again as this fraction of itself, so many times."""
 
 
 class InnerSpectrum(NamedTuple):
@@ -41,6 +54,12 @@ class InnerSpectrum(NamedTuple):
     """[R, T^2], all products of two columns of Yr, summed over completions."""
 
     slack: float
+    precision: float
+
+    @property
+    def rounding(self) -> float:
+        """What an eigenvalue that should be zero may have become."""
+        return self.precision * len(self.lam) * float(np.max(self.lam))
 
 
 class Box(NamedTuple):
@@ -68,12 +87,80 @@ class InnerSolution(NamedTuple):
 
 @check_shapes("lam: [R]", "Yr: [rows, T]", "G0: [T, T]")
 def inner_spectrum(
-    lam: AnyNDArray, Yr: AnyNDArray, G0: AnyNDArray, num_rows: float, slack: float = 0.0
+    lam: AnyNDArray,
+    Yr: AnyNDArray,
+    G0: AnyNDArray,
+    num_rows: float,
+    slack: float = 0.0,
+    precision: float = float(np.finfo(np.float64).eps),
 ) -> InnerSpectrum:
     """Form the products of targets, once a kernel matrix."""
     copies = Yr.reshape(-1, len(lam), Yr.shape[1])
     pairs = sum(Y[:, :, None] * Y[:, None, :] for Y in copies).reshape(len(lam), -1)
-    return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs, float(slack))
+    return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs, float(slack), float(precision))
+
+
+@check_shapes("lam: [N]", "U: [N, N]", "Y: [copies..., N, T]")
+def exact_inner_spectrum(lam: AnyNDArray, U: AnyNDArray, Y: AnyNDArray) -> InnerSpectrum:
+    """As :func:`gpflow_cool.spectrum.exact_spectrum`, for targets or completions of them."""
+    num_tasks = Y.shape[-1]
+    Yr = (U.T @ Y).astype(np.float64).reshape(-1, num_tasks)
+    Yr /= np.sqrt(len(Yr) / len(lam))
+    nothing = np.zeros([num_tasks, num_tasks])
+    precision = float(np.finfo(lam.dtype).eps)
+    return inner_spectrum(lam.astype(np.float64), Yr, nothing, len(lam), precision=precision)
+
+
+class Residuals(NamedTuple):
+    """What is left of Q tasks when those before them have explained what they can."""
+
+    d: AnyNDArray
+    """[Q, R], 1 / (b lam + sigma2)."""
+
+    mask: AnyNDArray
+    """[Q, T], true for the tasks before."""
+
+    M: AnyNDArray
+    """[Q, T, T], I + G_t, padded with the identity."""
+
+    w: AnyNDArray
+    """[Q, T], weights of the tasks before."""
+
+    contrast: AnyNDArray
+    """[Q, T], e_t - w_t."""
+
+    e: AnyNDArray
+    """[Q, S, R], the residuals in the eigenbasis."""
+
+    a: AnyNDArray
+    """[Q, S, R], the dual vectors alpha_t in the eigenbasis, d e."""
+
+    @property
+    def both(self) -> AnyNDArray:
+        """[Q, T, T], true for pairs of tasks before."""
+        return self.mask[:, :, None] & self.mask[:, None, :]
+
+
+@check_shapes("tasks: [Q]", "parameters: [Q, 2]")
+def task_residuals(spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyNDArray) -> Residuals:
+    r"""
+    Solve for the weights of the tasks before.
+
+    .. math:: w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t, \qquad
+              e_t = y_t - Y_{<t} w_t, \qquad \alpha_t = K_{x,t}^{-1} e_t
+    """
+    lam, Yr, G0 = spectrum[:3]
+    num_tasks = Yr.shape[1]
+    b, s = parameters.T
+    d = 1.0 / (b[:, None] * lam + s[:, None])
+    mask = np.arange(num_tasks) < tasks[:, None]
+    G = gram(spectrum, d, G0 / s[:, None, None])
+    M = invertible(np.eye(num_tasks) + (mask[:, :, None] & mask[:, None, :]) * G)
+    own_column = np.take_along_axis(G, tasks[:, None, None], 1)[:, 0]
+    w = np.linalg.solve(M, (mask * own_column)[..., None])[..., 0]
+    contrast = (np.arange(num_tasks) == tasks[:, None]) - w
+    e = (contrast @ Yr.T).reshape(len(tasks), -1, len(lam))
+    return Residuals(d, mask, M, w, contrast, e, d[:, None] * e)
 
 
 @check_shapes("tasks: [Q]", "parameters: [Q, 2]")
@@ -97,27 +184,17 @@ def evaluate(
     :param tasks: The task of each problem.
     :param parameters: (b, sigma2) of each problem.
     """
-    lam, Yr, G0, num_rows, _, slack = spectrum
-    num_tasks = Yr.shape[1]
+    lam, Yr, G0, num_rows, _, slack, _ = spectrum
     b, s = parameters.T
-    v = b[:, None] * lam + s[:, None]  # [Q, R]
-    d = 1.0 / v
-    mask = np.arange(num_tasks) < tasks[:, None]  # [Q, T]
-    both = mask[:, :, None] & mask[:, None, :]
-    G = gram(spectrum, d, G0 / s[:, None, None])
-    M = np.eye(num_tasks) + both * G
-    M = invertible(M)
-    w = np.linalg.solve(M, (mask * np.take_along_axis(G, tasks[:, None, None], 1)[:, 0])[..., None])
-    contrast = (np.arange(num_tasks) == tasks[:, None]) - w[..., 0]  # e_t - w_t
-    e = (contrast @ Yr.T).reshape(len(tasks), -1, len(lam))  # [Q, S, R]
-    a = d[:, None] * e
+    residuals = task_residuals(spectrum, tasks, parameters)
+    d, mask, M, w, contrast, e, a = residuals
     outside = np.einsum("qi,ij,qj->q", contrast, G0, contrast)
     empty = num_rows - len(lam)
     value = -0.5 * (
         np.einsum("qr,qr->q", *(part.reshape(len(tasks), -1) for part in (a, e)))
         + outside / s
-        + np.sum(np.square(w), axis=(1, 2))
-        + np.sum(np.log(v), axis=1)
+        + np.sum(np.square(w), axis=1)
+        - np.sum(np.log(d), axis=1)
         + empty * np.log(s)
         + num_rows * LOG_2PI
         + slack * b / s
@@ -137,7 +214,7 @@ def evaluate(
     hessian = symmetric_pairs(curvature) + np.swapaxes(c, 1, 2) @ np.linalg.solve(M, c)
     terms = Terms(value, gradient, hessian)
     return (
-        add_weight_uncertainty(spectrum, terms, M, both, d, s)
+        add_weight_uncertainty(spectrum, terms, residuals, s)
         if learning == "approximate"
         else terms
     )
@@ -167,9 +244,7 @@ def symmetric_pairs(entries: AnyNDArray) -> AnyNDArray:
 def add_weight_uncertainty(
     spectrum: InnerSpectrum,
     terms: Terms,
-    M: AnyNDArray,
-    both: AnyNDArray,
-    d: AnyNDArray,
+    residuals: Residuals,
     s: AnyNDArray,
 ) -> Terms:
     r"""
@@ -181,7 +256,8 @@ def add_weight_uncertainty(
     :math:`\tfrac{1}{2} \mathrm{tr}\, M^{-1} H_i M^{-1} H_j - \mathrm{tr}\, M^{-1} H_{ij}`.
     """
     lam, G0 = spectrum.lam, spectrum.G0
-    inverse = np.linalg.inv(M) * both
+    d, M = residuals.d, residuals.M
+    inverse = np.linalg.inv(M) * residuals.both
     scale = s[:, None, None]
     first = [
         gram(spectrum, d**2 * lam, 0.0) @ inverse,
@@ -200,6 +276,57 @@ def add_weight_uncertainty(
         + 0.5 * np.moveaxis(product, -1, 0)
         - symmetric_pairs(np.stack(second, axis=1)),
     )
+
+
+class KernelGradient(NamedTuple):
+    r"""
+    The gradient of the sum of all terms by the kernel matrix and the targets, in the eigenbasis:
+    dJ/dK = U [diag(diagonal) + F^T diag(weights) F] U^T with F = factors.
+    """
+
+    diagonal: AnyNDArray
+    """[R]."""
+
+    factors: AnyNDArray
+    """[F, R]."""
+
+    weights: AnyNDArray
+    """[F]."""
+
+    Yr: AnyNDArray
+    """[S R, T]."""
+
+
+@check_shapes("parameters: [T, 2]")
+def kernel_gradient(
+    spectrum: InnerSpectrum, parameters: AnyNDArray, learning: str
+) -> KernelGradient:
+    r"""
+    What the chain adds up to at (b, sigma2) of all tasks.
+
+    .. math::
+
+        \partial_K = \tfrac{1}{2} \sum_t b_t (\alpha_t \alpha_t^\top - Q_t), \qquad
+        \partial_Y = -\sum_t \alpha_t (e_t - w_t)^\top
+                    \left[ - \sum_t K_{x,t}^{-1} Y_{<t} (I + G_t)^{-1} \right]
+
+    with :math:`Q_t = K_{x,t}^{-1}` (hierarchical) or, with the bracket, :math:`K_{x,t}^{-1} -
+    F_t^\top F_t` (approximate), :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
+    """
+    num_tasks = len(parameters)
+    b = parameters[:, 0]
+    tasks = np.arange(num_tasks)
+    d, mask, M, _, contrast, _, a = task_residuals(spectrum, tasks, parameters)
+    num_copies, rank = a.shape[1:]
+    factors, weights = a.reshape(-1, rank), np.repeat(0.5 * b, num_copies)
+    gYr = -(a.reshape(num_tasks, -1).T @ contrast)
+    if learning == "approximate":
+        L_inverse = np.linalg.inv(np.linalg.cholesky(M))
+        F = mask[:, :, None] * d[:, None] * (L_inverse @ spectrum.Yr.T)  # [T, T, R]
+        factors = np.concatenate([factors, F[mask]])
+        weights = np.concatenate([weights, 0.5 * b[np.nonzero(mask)[0]]])
+        gYr -= np.sum(np.swapaxes(F, 1, 2) @ L_inverse, axis=0)
+    return KernelGradient(-0.5 * b @ d, factors, weights, gYr)
 
 
 class Step(NamedTuple):
@@ -247,18 +374,42 @@ def solve(spectrum: InnerSpectrum, starts: AnyNDArray, box: Box, learning: str) 
     x = np.clip(np.log(starts.reshape(-1, 2)), lower, upper)
     terms = evaluate(spectrum, tasks, np.exp(x), learning)
     active = np.arange(len(tasks))
-    for _ in range(MAX_ITERATIONS):
+    for iteration in range(MAX_ITERATIONS):
+        tolerance = min(GAIN_TOLERANCE * 10.0 ** max(0, iteration - PATIENCE), ENOUGH)
         here = Terms(*(part[active] for part in terms))
         step = newton_step(x[active], here, lower[active], upper[active])
-        worth = step.gain > GAIN_TOLERANCE
+        worth = (step.gain > tolerance) & has_a_chance(
+            x, terms.value, tasks, num_tasks, active, step.gain
+        )
         active, direction = active[worth], step.direction[worth]
         if not len(active):
             break
         active = climb(spectrum, tasks, x, terms, Box(lower, upper), active, direction, learning)
-    best = np.nanargmax(terms.value.reshape(num_starts, num_tasks), axis=0)
-    chosen = best * num_tasks + np.arange(num_tasks)
+    chosen = best_starts(terms.value, num_tasks)
     b, sigma2 = np.exp(x[chosen]).T
     return InnerSolution(b, sigma2, terms.value[chosen])
+
+
+def best_starts(values: AnyNDArray, num_tasks: int) -> AnyNDArray:
+    """[T], the problem that is best for each task."""
+    return np.nanargmax(values.reshape(-1, num_tasks), axis=0) * num_tasks + np.arange(num_tasks)
+
+
+def has_a_chance(
+    x: AnyNDArray,
+    values: AnyNDArray,
+    tasks: AnyNDArray,
+    num_tasks: int,
+    active: AnyNDArray,
+    gain: AnyNDArray,
+) -> AnyNDArray:
+    """
+    Whether an active problem may still end above the present best of its task, see `PROMISE` and
+    `SAME`; the best itself may.
+    """
+    best = best_starts(values, num_tasks)[tasks[active]]
+    far = np.max(np.abs(x[active] - x[best]), axis=1) > SAME
+    return (active == best) | (far & (values[active] + PROMISE * gain >= values[best]))
 
 
 def climb(
@@ -272,13 +423,13 @@ def climb(
     learning: str,
 ) -> AnyNDArray:
     """
-    Take the step of every active problem in place, halved until it climbs.
+    Take the step of every active problem in place, shortened until it climbs.
 
     :param box: Bounds of the Q problems, not of the T tasks.
     :return: The problems that moved; the others are as high as rounding lets them get.
     """
     pending = np.arange(len(active))
-    for _ in range(MAX_HALVINGS):
+    for _ in range(MAX_SHORTENINGS):
         rows = active[pending]
         trial = np.clip(x[rows] + direction[pending], box.lower[rows], box.upper[rows])
         new = evaluate(spectrum, tasks[rows], np.exp(trial), learning)
@@ -289,5 +440,5 @@ def climb(
         pending = pending[~better]
         if not len(pending):
             break
-        direction[pending] *= 0.5
+        direction[pending] *= SHORTENING
     return np.delete(active, pending)

@@ -1,5 +1,6 @@
 """Optimisers of a model's loss: one function each, and how a user's choice becomes one."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -25,8 +26,17 @@ EM_TOLERANCE = 1e-4
 FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
 """What a factorisation raises that cannot be done."""
 
+FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
+"""L-BFGS's first step: by half, in logarithms of lengthscales, since few of them are far away."""
+
+NOISE = 1e-6
+"""A step shortened to where it promises less than this part of the loss is below rounding."""
+
 SETBACK = 3.0
 """A point without a loss counts as a rise of this many times the drop that was hoped for there."""
+
+REMEMBERED = 3
+"""As many evaluations as there are starting points to choose from."""
 
 Evaluate = Callable[[], Evaluation]
 """Evaluates the loss at the model's present parameters."""
@@ -59,13 +69,15 @@ def resolve_optimizer(model: Any, optimizer: Any) -> Method:
         profile = model.profile() if optimizer == "profile" else None
         if profile is not None:
             vector = OuterVector(profile.parameters, logarithms=True)
-            return Method("profile", remember(model, profile.evaluate), partial(lbfgs, vector))
+            minimise = partial(lbfgs, vector, FIRST_STEP["profile"])
+            return Method("profile", remember(model, profile.evaluate), minimise)
         if optimizer == "em":
             em = model.expectation_maximisation()
             return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
         if optimizer != "adam":  # "scipy", or nothing to solve for
             vector = OuterVector(model.trainable_parameters)
-            return Method("scipy", remember(model, evaluation(model)), partial(lbfgs, vector))
+            minimise = partial(lbfgs, vector, FIRST_STEP["scipy"])
+            return Method("scipy", remember(model, evaluation(model)), minimise)
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
     evaluate = remember(model, evaluation(model))
     if isinstance(optimizer, gpflow.optimizers.Scipy):
@@ -106,17 +118,18 @@ def compiled_loss(model: Any) -> Evaluate:
 
 
 def remember(model: Any, evaluate: Evaluate) -> Evaluate:
-    """The same, without evaluating twice in a row at the same parameters."""
+    """The same, without evaluating again where one of the last few evaluations has ended."""
     variables = state_variables(model)
-    state = np.full(1, np.nan)
-    last: Evaluation | None = None
+    kept: deque[tuple[AnyNDArray, Evaluation]] = deque(maxlen=REMEMBERED)
 
     def remembered() -> Evaluation:
-        nonlocal state, last
-        if last is None or not unchanged(weights(variables), state):
-            last = evaluate()
-            state = weights(variables)
-        return last
+        state = weights(variables)
+        for before, evaluation in kept:
+            if unchanged(state, before):
+                return evaluation
+        evaluation = evaluate()
+        kept.appendleft((weights(variables), evaluation))
+        return evaluation
 
     return remembered
 
@@ -131,27 +144,38 @@ def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:
     return np.concatenate([np.zeros(0), *parts])
 
 
+class RoundingReached(Exception):
+    """A line search looks for a gain that is smaller than the rounding of the loss."""
+
+
 class LineSearch:
     """
     A loss for a line search that survives points where there is none.
 
     A step may go so far that K has no factorisation or the loss overflows. Such a point gets a loss
     that lies well above that at the last step, and no slope: the search then tries a shorter one.
+
+    :param unit: The search's numbers times this are the vector's: its first step has length one.
     """
 
-    def __init__(self, vector: OuterVector, run: Run, evaluate: Evaluate) -> None:
+    def __init__(self, vector: OuterVector, unit: float, run: Run, evaluate: Evaluate) -> None:
         self.vector = vector
+        self.unit = unit
         self.run = run
         self.evaluate = evaluate
-        self.last: tuple[AnyNDArray, Evaluation] | None = None
+        self.last: tuple[AnyNDArray, float, AnyNDArray] | None = None
         self.base: tuple[AnyNDArray, float, AnyNDArray] | None = None
+        self.evaluation: Evaluation | None = None
         self.num_shortened = 0
+        self.num_tried = 0
 
     def __call__(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        self.stop_at_rounding(x)
+        self.num_tried += 1
         try:
-            self.vector.assign(x)
+            self.vector.assign(self.unit * x)
             evaluation = self.evaluate()
-            gradient = self.vector.gradient(evaluation.gradients)
+            gradient = self.unit * self.vector.gradient(evaluation.gradients)
             if not (np.isfinite(evaluation.loss) and np.all(np.isfinite(gradient))):
                 raise FloatingPointError(f"the loss became {evaluation.loss}")
         except FAILURES:
@@ -159,47 +183,63 @@ class LineSearch:
                 raise
             return self.setback(x)
         self.run.observe(evaluation.loss)
-        self.last = np.copy(x), evaluation
+        self.evaluation = evaluation
+        self.last = np.copy(x), evaluation.loss, gradient
         if self.base is None:
-            self.base = np.copy(x), evaluation.loss, gradient
+            self.base, self.num_tried = self.last, 0
         return evaluation.loss, gradient
+
+    def stop_at_rounding(self, x: AnyNDArray) -> None:
+        """End a search that has failed at longer steps, and would now take too short a one."""
+        if self.num_tried and self.base is not None:
+            promise, loss = abs(self.promise(x)), self.base[1]
+            if promise < NOISE * max(1.0, abs(loss)):
+                raise RoundingReached
+
+    def promise(self, x: AnyNDArray) -> float:
+        """By how much the loss should change from the last step to x, if it were linear."""
+        assert self.base is not None
+        origin, _, gradient = self.base
+        return float(gradient @ (x - origin))
 
     def setback(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
         """What to tell the search of a point without a loss."""
         assert self.base is not None
         self.num_shortened += 1
-        origin, loss, gradient = self.base
-        return loss + SETBACK * abs(float(gradient @ (x - origin))), np.zeros_like(x)
+        return self.base[1] + SETBACK * abs(self.promise(x)), np.zeros_like(x)
 
-    def accept(self, _: AnyNDArray) -> None:
+    def accept(self, _: AnyNDArray | None = None) -> None:
         """The search has ended at the last point."""
-        assert self.last is not None
-        x, evaluation = self.last
-        self.base = x, evaluation.loss, self.vector.gradient(evaluation.gradients)
-        self.run.step(evaluation)
+        assert self.evaluation is not None
+        self.base = self.last
+        self.num_tried = 0
+        self.run.step(self.evaluation)
 
 
-def lbfgs(vector: OuterVector, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
     """SciPy's L-BFGS-B: each iteration is a step, each evaluation may be the best."""
     if vector.size == 0:
         run.step(evaluate())
         return Outcome(True, "solved: no parameter is left to iterate over")
     num_steps = len(run.history.epoch)
-    search = LineSearch(vector, run, evaluate)
-    result = scipy.optimize.minimize(
-        search,
-        vector.numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        callback=search.accept,
-        options={**LBFGS_OPTIONS, "maxiter": steps, "maxfun": 20 * steps},
-    )
+    search = LineSearch(vector, unit, run, evaluate)
+    try:
+        result = scipy.optimize.minimize(
+            search,
+            vector.numpy() / unit,
+            jac=True,
+            method="L-BFGS-B",
+            callback=search.accept,
+            options={**LBFGS_OPTIONS, "maxiter": steps, "maxfun": 20 * steps},
+        )
+        converged, message = bool(result.success), str(result.message)
+    except RoundingReached:
+        converged, message = True, "converged: what is left to gain is lost in rounding"
     if len(run.history.epoch) == num_steps:  # converged where it started
-        search.accept(result.x)
-    message = str(result.message)
+        search.accept()
     if search.num_shortened:
         message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
-    return Outcome(bool(result.success), message)
+    return Outcome(converged, message)
 
 
 def minimise_em(em: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:

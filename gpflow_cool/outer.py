@@ -21,11 +21,10 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     variable = parameter.unconstrained_variable
     if parameter.transform is None or parameter.transform.forward_min_event_ndims > 0:
         return None
-    ends = [
-        parameter.transform.forward(tf.fill(variable.shape, tf.constant(end, variable.dtype)))
-        for end in (-np.inf, np.inf)
-    ]
-    low, high = (end.numpy() for end in ends)
+    ends = tf.constant([-np.inf, np.inf], variable.dtype)
+    ends = tf.reshape(ends, [2] + [1] * variable.shape.rank)
+    ends = tf.broadcast_to(ends, [2, *variable.shape])
+    low, high = parameter.transform.forward(ends).numpy()
     if low.shape == variable.shape and np.all(low >= 0) and np.all(np.isposinf(high)):
         return np.asarray(low, dtype=np.float64)
     return None

@@ -7,7 +7,6 @@ its gradient is that of the objective at the inner optimum (envelope theorem): L
 ten eigendecompositions for it. With no trainable :math:`\theta`, one eigendecomposition is the fit.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,10 +16,9 @@ from gpflow.base import AnyNDArray, RegressionData
 from gpflow.kernels import Kernel
 
 from . import inner
-from .chain import spectral_terms
-from .linalg import eigh
+from .chain import kernel_matrix_gradient, rotate_back
+from .linalg import lapack_eigh
 from .outer import lower_bound
-from .spectrum import Spectrum, exact_spectrum
 from .starting import chain_start, task_scales
 
 B_RANGE = 1e10
@@ -80,109 +78,99 @@ class ProfiledChain:
         self.floor = sigma2_floor(model.sigma2)
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
-        self.solved = np.zeros(0), np.zeros(0)
-        """What b and sigma2 were last set to, unconstrained and as they are."""
+        self._compute = tf.function(self._computation, autograph=False)
 
     def evaluate(self) -> Evaluation:
         """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
-        terms, by_parts = self.solve()
-        prior, gradients = self.chain_rule(by_parts)
-        loss = -float(tf.reduce_sum(terms) + prior)
-        return Evaluation(loss, [-g.numpy() for g in gradients], terms.numpy())
+        loss, gradients, terms = self._compute()
+        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
 
-    def solve(self) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """The terms at the inner optimum, and gradients of their sum by K, Y, b and sigma2."""
-        model = self.model
-        K, Y = model.kernel(model.data[0]), model.centred_completions()
-        lam, U = eigh(K)
-        self.num_decompositions += 1
-        spectrum = exact_spectrum(lam, U, Y)
-        best = self.solve_inner(spectrum, completion_scales(Y.numpy()), *self.given())
-        terms, gradient = spectral_terms(spectrum, U, Y, *best, model.learning)
-        return terms, gradient(tf.ones_like(terms))
-
-    def chain_rule(self, by_parts: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _computation(self) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """
-        The log prior density, and the gradient of the objective by the outer variables.
+        Loss, its gradients by the outer variables, and terms; b and sigma2 are set.
 
-        K is computed once more: what a kernel keeps for its gradient is several N x N matrices,
-        which shall not stand beside the eigendecomposition. What was solved for has no gradient.
+        TensorFlow computes kernel and mean function with their gradients. LAPACK and NumPy do the
+        rest, which would take longer to compile than to run.
         """
         model = self.model
-        with tf.GradientTape() as tape:
-            parts = (model.kernel(model.data[0]), model.centred_completions(), *self.given())
-            prior = model.log_prior_density() if self.has_prior else tf.zeros([], parts[0].dtype)
-        known = [pair for pair in zip(parts, by_parts, strict=True) if pair[0] is not None]
-        targets, weights = zip(*known, (prior, tf.ones_like(prior)), strict=True)
         variables = [p.unconstrained_variable for p in self.parameters]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            K, Y = model.kernel(model.data[0]), model.centred_completions()
+            present = self.present()
+            prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
+        U, *parts = tf.numpy_function(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
+        parts = [tf.cast(part, K.dtype) for part in parts]
+        best, terms, by_present, diagonal, factors, weights, by_Yr = parts
+        self.assign(tf.ensure_shape(best, present.shape))
         gradients = tape.gradient(
-            targets, variables, output_gradients=weights, unconnected_gradients="zero"
+            [K, Y, present, prior],
+            variables,
+            output_gradients=[
+                -tf.ensure_shape(kernel_matrix_gradient(U, diagonal, factors, weights), K.shape),
+                -tf.ensure_shape(rotate_back(U, by_Yr, Y), Y.shape),
+                -tf.ensure_shape(by_present, present.shape),
+                -tf.ones_like(prior),
+            ],
+            unconnected_gradients="zero",
         )
-        return prior, gradients
+        return -(tf.reduce_sum(terms) + prior), gradients, terms
 
-    def given(self) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """b and sigma2, or None where one is solved for."""
-        return (
-            None if self.solves_b else tf.convert_to_tensor(self.model.b),
-            None if self.solves_sigma2 else tf.convert_to_tensor(self.model.sigma2),
-        )
+    def solve(self, K: AnyNDArray, Y: AnyNDArray, present: AnyNDArray) -> tuple[AnyNDArray, ...]:
+        """
+        The inner optimum for a kernel matrix, and what the gradient needs.
+
+        :param present: [T, 2], b and sigma2.
+        :return: Eigenvectors [N, N]; the best b and sigma2 [T, 2]; the terms there [T], and their
+            gradient by b and sigma2 [T, 2]; the parts of :class:`gpflow_cool.inner.KernelGradient`.
+        """
+        lam, U = lapack_eigh(K)
+        self.num_decompositions += 1
+        spectrum = inner.exact_inner_spectrum(np.maximum(lam, 0.0), U, Y)
+        best = self.solve_inner(spectrum, completion_scales(Y), present.astype(np.float64))
+        learning = self.model.learning
+        terms = inner.evaluate(spectrum, np.arange(len(best)), best, learning)
+        by_parts = inner.kernel_gradient(spectrum, best, learning)
+        return U, best, terms.value, terms.gradient, *by_parts
 
     def solve_inner(
-        self,
-        spectrum: Spectrum,
-        scales: AnyNDArray,
-        b: tf.Tensor | None,
-        sigma2: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, spectrum: inner.InnerSpectrum, scales: AnyNDArray, present: AnyNDArray
+    ) -> AnyNDArray:
         """
-        Set b and sigma2 of the model to their best values for this spectrum.
+        The best b and sigma2 for this spectrum, [T, 2]; what is not solved for is as at present.
 
         :param scales: [T], the tasks' variances.
-        :param b: Its value if it is not solved for; so is `sigma2`.
-        :return: b and sigma2.
         """
-        if b is not None and sigma2 is not None:
-            return b, sigma2
-        solution = inner.solve(
-            inner.inner_spectrum(*spectrum.arrays()),
-            *self.inner_problem(spectrum, scales),
-            self.model.learning,
-        )
-        if b is None:
-            b = self.set(self.model.b, solution.b)
-        if sigma2 is None:
-            sigma2 = self.set(self.model.sigma2, solution.sigma2)
-        self.solved = self.raw(), np.stack([b.numpy(), sigma2.numpy()], axis=1)
-        return b, sigma2
+        if not (self.solves_b or self.solves_sigma2):
+            return present
+        problem = self.inner_problem(spectrum, scales, present)
+        solution = inner.solve(spectrum, *problem, self.model.learning)
+        best = np.stack([solution.b, solution.sigma2], axis=1)
+        return np.where([self.solves_b, self.solves_sigma2], best, present)
 
-    def inner_problem(self, spectrum: Spectrum, scales: AnyNDArray) -> tuple[AnyNDArray, inner.Box]:
+    def inner_problem(
+        self, spectrum: inner.InnerSpectrum, scales: AnyNDArray, present: AnyNDArray
+    ) -> tuple[AnyNDArray, inner.Box]:
         """Starting points, the present one first, and bounds: what is not solved for stays."""
-        warm = self.present()
         starts, box = inner_problem(spectrum, scales, self.floor)
         for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
             if not solved:
-                box.lower[:, column] = box.upper[:, column] = np.log(warm[:, column])
-        return np.concatenate([warm[None], starts]), box
+                box.lower[:, column] = box.upper[:, column] = np.log(present[:, column])
+        return np.concatenate([present[None], starts]), box
 
-    def raw(self) -> AnyNDArray:
-        """[2, T], the unconstrained b and sigma2."""
-        model = self.model
-        return np.stack([p.unconstrained_variable.numpy() for p in (model.b, model.sigma2)])
+    def present(self) -> tf.Tensor:
+        """[T, 2], b and sigma2."""
+        pair = self.model.b, self.model.sigma2
+        return tf.stack([tf.convert_to_tensor(p) for p in pair], axis=1)
 
-    def present(self) -> AnyNDArray:
-        """[T, 2], b and sigma2; as set here, unless changed since: reading them takes long."""
-        raw, values = self.solved
-        if not np.array_equal(self.raw(), raw):
-            values = np.stack([self.model.b.numpy(), self.model.sigma2.numpy()], axis=1)
-        return values.astype(np.float64)
-
-    @staticmethod
-    def set(parameter: Parameter, value: AnyNDArray) -> tf.Tensor:
-        """Assign a value that needs no check."""
-        constant = tf.constant(value, parameter.dtype)
-        inverse = parameter.transform.inverse(constant) if parameter.transform else constant
-        parameter.unconstrained_variable.assign(inverse)
-        return constant
+    def assign(self, best: tf.Tensor) -> None:
+        """Set what is solved for, of b and sigma2, [T, 2]; values that need no check."""
+        pair = self.model.b, self.model.sigma2
+        solved = self.solves_b, self.solves_sigma2
+        for parameter, value, is_solved in zip(pair, tf.unstack(best, axis=1), solved, strict=True):
+            if is_solved:
+                inverse = parameter.transform.inverse(value) if parameter.transform else value
+                parameter.unconstrained_variable.assign(inverse)
 
 
 def is_free(parameter: Parameter) -> bool:
@@ -202,7 +190,7 @@ def completion_scales(Y: AnyNDArray) -> AnyNDArray:
 
 
 def inner_problem(
-    spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray
+    spectrum: inner.InnerSpectrum, scales: AnyNDArray, floor: AnyNDArray
 ) -> tuple[AnyNDArray, inner.Box]:
     """
     Starting points [4, T, 2] and bounds of the inner problem.
@@ -214,7 +202,7 @@ def inner_problem(
     :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
     """
-    kernel_variance = float(tf.reduce_sum(spectrum.lam) / spectrum.num_rows)
+    kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
     start = chain_start(kernel_variance, scales)
     default = np.stack(start, axis=1).astype(np.float64)  # [T, 2]
     floor = np.maximum(floor, default[:, 1] / B_RANGE)
@@ -224,7 +212,7 @@ def inner_problem(
     return np.concatenate([default * STARTS[:, None], informed[None]]), inner.Box(lower, upper)
 
 
-def spectral_start(spectrum: Spectrum, scales: AnyNDArray) -> AnyNDArray:
+def spectral_start(spectrum: inner.InnerSpectrum, scales: AnyNDArray) -> AnyNDArray:
     r"""
     (b, sigma2) of each task, [T, 2]: the best of a coarse grid, as if the task were the only one.
 
@@ -234,9 +222,9 @@ def spectral_start(spectrum: Spectrum, scales: AnyNDArray) -> AnyNDArray:
     The grid of b is that at which each of the eigenvalues, from the largest to the smallest that is
     not rounding, would have the task's variance.
     """
-    lam, Yr, G0, num_rows, slack = spectrum.arrays()
+    lam, Yr, G0, num_rows, _, slack, _ = spectrum
     energy = np.sum(np.square(Yr).reshape(-1, len(lam), Yr.shape[1]), axis=0).T  # [T, R]
-    useful = lam[lam > float(spectrum.rounding)]
+    useful = lam[lam > spectrum.rounding]
     sizes = np.geomspace(useful.min(), useful.max(), GRID) if len(useful) else np.ones(1)
     ratio = np.stack(np.meshgrid(1.0 / sizes, GRID_NOISE, indexing="ij"), axis=-1).reshape(-1, 2)
     v = ratio[:, :1] * lam + ratio[:, 1:]  # [G, R], for a task of variance 1

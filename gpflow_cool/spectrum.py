@@ -48,8 +48,8 @@ class Spectrum(NamedTuple):
         return self.precision * size * tf.reduce_max(self.lam)
 
     def arrays(self) -> list[AnyNDArray]:
-        """Eigenvalues, targets, Gram outside, N and slack, for NumPy."""
-        parts = (self.lam, self.Yr, self.G0, self.num_rows, self.slack)
+        """Eigenvalues, targets, Gram outside, N, slack and precision, for NumPy."""
+        parts = (self.lam, self.Yr, self.G0, self.num_rows, self.slack, self.precision)
         return [np.asarray(part) for part in parts]
 
     @property

@@ -19,6 +19,7 @@ from gpflow.config import default_float
 from gpflow.mean_functions import MeanFunction
 
 from .distribution import sum_over_rows
+from .inner import inner_spectrum
 from .profile import ChainModel, Evaluation, ProfiledChain
 from .rows import Rows
 from .statistics import Statistics, decompose, row_statistics, statistics_log_likelihoods
@@ -221,9 +222,13 @@ class StreamedLoss(ProfiledChain):
         statistics = self.sums.statistics(L)
         known = decompose(statistics)
         self.num_decompositions += 1
+        spectrum = inner_spectrum(*known.spectrum.arrays())
+        present = self.present().numpy().astype(np.float64)
+        best = self.solve_inner(spectrum, model.scales, present)
+        self.assign(tf.constant(best, default_float()))
         with tf.GradientTape(watch_accessed_variables=False) as small:
             small.watch([*statistics, *variables])
-            b, sigma2 = self.solve_inner(known.spectrum, model.scales, *self.given())
+            b, sigma2 = tf.unstack(self.present(), axis=1)
             terms = statistics_log_likelihoods(
                 statistics, b, sigma2, learning=model.learning, decomposition=known
             )

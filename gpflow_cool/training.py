@@ -31,9 +31,13 @@ from .rounds import (
     TOLERANCE,
     Completer,
     check_rounds,
+    snapshot,
     train_in_rounds,
 )
 from .starting import half_median_distance
+
+FAR = 4.0
+"""Lengthscales so many times longer than half the median distance are tried as well."""
 
 MAX_STEPS = 1000
 DEFAULT_STEPS = {"profile": 200}
@@ -207,18 +211,24 @@ def trainable_lengthscales(model: Any) -> dict[int, float]:
 
 
 def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
-    """Start from the present parameters, or from other lengthscales where those are better."""
-    parameters = run.model.trainable_parameters
-    if not trainable_lengthscales(run.model):
+    """
+    Start from the present parameters, or from other lengthscales where those are better: those of
+    the centre, or longer ones, with which a model is nearly linear and which has optima of its own.
+    """
+    present = [p.numpy() for p in run.model.trainable_parameters]
+    candidates = zip(run.model.trainable_parameters, present, centre, strict=True)
+    moved = [change for change in candidates if not np.array_equal(*change[1:])]
+    if not moved:
         return
-    present = [p.numpy() for p in parameters]
-    losses = []
-    for values in (present, centre):
+    parameters, here, there = zip(*moved, strict=True)
+    outcomes = []
+    for values in (here, there, [FAR * value for value in there]):
         assign_all(parameters, values)
-        losses.append(evaluate().loss)
-        run.observe(losses[-1])
-    if losses[0] <= losses[1] or np.isnan(losses[1]):
-        assign_all(parameters, present)
+        outcomes.append((evaluate().loss, snapshot(run.state)))
+        run.observe(outcomes[-1][0])
+    _, best = min(outcomes, key=lambda outcome: (np.isnan(outcome[0]), outcome[0]))
+    for variable, value in zip(run.state, best, strict=True):
+        variable.assign(value)
 
 
 def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> None:

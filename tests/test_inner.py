@@ -114,6 +114,20 @@ def test_hessian_equals_finite_differences_of_dense_gradients(rng, case, learnin
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_gradient_equals_dense(rng, case, learning):
+    p = CASES[case](rng)
+    lam, U = np.linalg.eigh(p.K)
+    spectrum = inner.exact_inner_spectrum(np.maximum(lam, 0.0), U, p.Y)
+    parameters = np.stack([p.b, p.sigma2], axis=1)
+    g = inner.kernel_gradient(spectrum, parameters, learning)
+    expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, learning)
+    inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
+    assert_close(U @ inside @ U.T, expected.K, rtol=1e-8)
+    assert_close(U @ g.Yr, expected.Y, rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("N, R, T", [(12, 3, 4), (9, 1, 2), (6, 5, 1), (5, 2, 7)])
 def test_low_rank_spectrum_equals_dense(rng, N, R, T, learning):
     p, F = random_problem(rng, N, T), rng.normal(size=(N, R))

@@ -268,6 +268,10 @@ def test_inner_problem_sees_the_same_terms(rng, S, N, T):
     lam, U = eigh(tf.constant(p.K))
     spectrum = exact_spectrum(lam, U, tf.constant(p.Y))
     numpy = inner.inner_spectrum(*spectrum.arrays())
+    for part, other in zip(
+        numpy, inner.exact_inner_spectrum(lam.numpy(), U.numpy(), p.Y), strict=True
+    ):
+        assert_close(part, other)
     tasks, at = np.arange(T), np.stack([p.b, p.sigma2], axis=1)
     terms = inner.evaluate(numpy, tasks, at, "hierarchical")
     assert_close(terms.value, p.terms(p.Y, p.b, p.sigma2))

@@ -91,10 +91,10 @@ def failing(monkeypatch, attempts):
     """Let L-BFGS fail in some attempts as a factorisation does."""
     original = optimizers.lbfgs
 
-    def lbfgs(vector, run, steps, evaluate):
+    def lbfgs(vector, unit, run, steps, evaluate):
         if run.restart in attempts:
             raise tf.errors.InvalidArgumentError(None, None, "Cholesky was not successful")
-        return original(vector, run, steps, evaluate)
+        return original(vector, unit, run, steps, evaluate)
 
     monkeypatch.setattr(optimizers, "lbfgs", lbfgs)
 
@@ -118,18 +118,20 @@ def test_if_all_attempts_fail_the_error_says_what_was_tried(data, monkeypatch):
     assert np.isfinite(model.training_loss())
 
 
+class OneNumber(gpflow.base.Module):
+    """As little of a model as an optimiser needs."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = gpflow.Parameter(x)
+        self.stop_training = False
+        self.objective_term_names = ["all"]
+
+
 @pytest.mark.parametrize("beyond", ["no factorisation", "no loss", "no slope"])
 def test_a_step_too_far_is_shortened_and_reported(beyond):
     """The first step from 1.5 on x - 0.2 log(x - 1) leads to 0.9, where there is no logarithm."""
-
-    class Barrier(gpflow.base.Module):
-        def __init__(self):
-            super().__init__()
-            self.x = gpflow.Parameter(1.5)
-            self.stop_training = False
-            self.objective_term_names = ["all"]
-
-    model = Barrier()
+    model = OneNumber(1.5)
     tried = []
 
     def evaluate():
@@ -143,11 +145,79 @@ def test_a_step_too_far_is_shortened_and_reported(beyond):
         return Evaluation(np.nan if beyond == "no loss" else 0.0, [np.array(np.nan)], np.zeros(1))
 
     run = Run(model, History({}), CallbackList([], None, {}))
-    outcome = optimizers.lbfgs(OuterVector([model.x]), run, 50, evaluate)
+    outcome = optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 50, evaluate)
     assert tried[1] <= 1.0
     assert outcome.converged and "; 1 times a step was shortened: no finite" in outcome.message
     run.restore_best()
     assert_allclose(model.x, 1.2, rtol=1e-3)
+
+
+def test_a_search_that_meets_rounding_ends_and_has_converged():
+    """(x - 3)^2 of size 1000 with rounding of 0.001: L-BFGS alone takes 40 evaluations and more."""
+    model = OneNumber(1.0)
+    rng = np.random.default_rng(0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        loss = 1000.0 + (x - 3.0) ** 2 + rng.uniform(0.0, 1e-3)
+        return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]))
+
+    run = Run(model, History({}), CallbackList([], None, {}))
+    outcome = optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 50, evaluate)
+    assert outcome.converged
+    assert len(tried) <= 10
+    run.restore_best()
+    assert_allclose(model.x, 3.0, atol=0.06)
+
+
+@pytest.mark.parametrize("unit", [0.5, 2.0])
+def test_the_first_step_has_the_length_of_the_unit(unit):
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        return Evaluation((x - 50.0) ** 2, [np.array(2.0 * (x - 50.0))], np.zeros(1))
+
+    run = Run(model, History({}), CallbackList([], None, {}))
+    outcome = optimizers.lbfgs(OuterVector([model.x]), unit, run, 50, evaluate)
+    assert_allclose(tried[:2], [0.0, unit])
+    assert outcome.converged
+    run.restore_best()
+    assert_allclose(model.x, 50.0, atol=1e-3)
+
+
+def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        tried.append(float(model.x.numpy()))
+        return Evaluation(tried[-1], [np.zeros(())], np.zeros(1))
+
+    remembered = optimizers.remember(model, evaluate)
+    for x in (1.0, 2.0, 3.0, 1.0, 3.0, 4.0, 1.0):
+        model.x.assign(x)
+        assert remembered().loss == x
+    assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
+
+
+def test_a_fit_finds_the_optimum_at_long_lengthscales():
+    """A line with a wiggle: a lengthscale of 0.7 fits the wiggle, and a long one fits better."""
+    rng = np.random.default_rng(39)
+    X = rng.uniform(-3.0, 3.0, size=(25, 1))
+    Y = np.hstack([X, -X]) / 1.7 + 0.25 * np.sin(4.0 * X) + 0.2 * rng.normal(size=(25, 2))
+    models = [CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3)) for _ in "ab"]
+    profile, losses = models[0].profile(), []
+    for lengthscale in np.geomspace(0.1, 100.0, 60):
+        models[0].kernel.lengthscales.assign(lengthscale)
+        losses.append(profile.evaluate().loss)
+    models[1].fit(verbose=0)
+    assert models[1].training_loss() <= min(losses) + 1e-3
+    assert np.sum(np.diff(np.sign(np.diff(losses))) > 0) == 2  # two minima
 
 
 def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):

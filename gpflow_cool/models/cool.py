@@ -13,6 +13,7 @@ from gpflow.utilities import to_default_float
 from .. import checks
 from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
 from ..features import LinearFeatures
+from ..inner import inner_spectrum
 from ..kronecker import TaskBasis, chain_task_basis
 from ..observed import ObservedSystem, observed_system
 from ..orders import average_over_orders, random_orders
@@ -190,7 +191,10 @@ class CoolMTGP(JointGPModel):
         """
         checks.positive_integer(num_orders, "num_orders")
         _, spectrum = self.spectral()
-        starts, box = ProfiledChain(self).inner_problem(spectrum, self.scales)
+        profile = ProfiledChain(self)
+        starts, box = profile.inner_problem(
+            inner_spectrum(*spectrum.arrays()), self.scales, profile.present().numpy()
+        )
         orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
