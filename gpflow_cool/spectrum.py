@@ -47,10 +47,13 @@ class Spectrum(NamedTuple):
         size = tf.cast(tf.size(self.lam), self.lam.dtype)
         return self.precision * size * tf.reduce_max(self.lam)
 
+    def parts(self) -> list[tf.Tensor | float]:
+        """What :func:`gpflow_cool.inner.inner_spectrum` takes."""
+        return [self.lam, self.Yr, self.G0, self.num_rows, self.slack, self.precision]
+
     def arrays(self) -> list[AnyNDArray]:
-        """Eigenvalues, targets, Gram outside, N, slack and precision, for NumPy."""
-        parts = (self.lam, self.Yr, self.G0, self.num_rows, self.slack, self.precision)
-        return [np.asarray(part) for part in parts]
+        """The same for NumPy."""
+        return [np.asarray(part) for part in self.parts()]
 
     @property
     def copies(self) -> tf.Tensor:

@@ -212,37 +212,56 @@ class StreamedLoss(ProfiledChain):
             self.variables,
             compiled=True,
         )
+        self._between = tf.function(self._between_passes, autograph=False)
 
     def evaluate(self) -> Evaluation:
         """Loss, gradient and terms at the present parameters."""
-        model, variables = self.model, self.variables
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            L = model.features.factor()
-        statistics = self.sums.statistics(L)
-        known = decompose(statistics)
+        statistics = self.sums.statistics(self.model.features.factor())
+        scales = tf.constant(self.model.scales, tf.float64)
+        loss, terms, gradients, weights = self._between(statistics, scales)
         self.num_decompositions += 1
-        spectrum = inner_spectrum(*known.spectrum.arrays())
-        present = self.present().numpy().astype(np.float64)
-        best = self.solve_inner(spectrum, model.scales, present)
-        self.assign(tf.constant(best, default_float()))
-        with tf.GradientTape(watch_accessed_variables=False) as small:
-            small.watch([*statistics, *variables])
+        if self.variables:
+            through_rows = self.sums.gradient(weights)
+            gradients = [sum(pair) for pair in zip(gradients, through_rows, strict=True)]
+        return Evaluation(float(loss), [np.asarray(g) for g in gradients], terms.numpy())
+
+    def _between_passes(
+        self, statistics: Statistics, scales: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], RowWeights]:
+        """
+        Loss, terms, the gradient as far as it needs no rows, and how the rows are to be weighted
+        for the rest of it; b and sigma2 are set.
+        """
+        model, variables = self.model, self.variables
+        known = decompose(statistics, python_callback=True)
+        present = self.present()
+        best = tf.numpy_function(
+            lambda scales, present, *parts: self.solve_inner(
+                inner_spectrum(*parts), scales, present.astype(np.float64)
+            ),
+            [scales, present, *known.spectrum.parts()],
+            tf.float64,
+        )
+        self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*statistics, *variables])
             b, sigma2 = tf.unstack(self.present(), axis=1)
             terms = statistics_log_likelihoods(
                 statistics, b, sigma2, learning=model.learning, decomposition=known
             )
             loss = -(tf.reduce_sum(terms) + model.log_prior_density())
-        by_statistics, gradients = small.gradient(
+        by_statistics, gradients = tape.gradient(
             loss, [list(statistics), variables], unconnected_gradients="zero"
         )
         by_statistics = Statistics(*by_statistics)
-        if variables:
-            by_L = factor_gradient(L, statistics, by_statistics)
-            through_L = tape.gradient(
-                L, variables, output_gradients=by_L, unconnected_gradients="zero"
-            )
-            through_rows = self.sums.gradient(row_weights(L, by_statistics))
-            parts = (gradients, through_L, through_rows)
-            gradients = [sum(part) for part in zip(*parts, strict=True)]
-        return Evaluation(float(loss), [np.asarray(g) for g in gradients], terms.numpy())
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            L = model.features.factor()
+        through_L = tape.gradient(
+            L,
+            variables,
+            output_gradients=factor_gradient(L, statistics, by_statistics),
+            unconnected_gradients="zero",
+        )
+        gradients = [sum(pair) for pair in zip(gradients, through_L, strict=True)]
+        return loss, terms, gradients, row_weights(L, by_statistics)

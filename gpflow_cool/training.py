@@ -225,7 +225,6 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     for values in (here, there, [FAR * value for value in there]):
         assign_all(parameters, values)
         outcomes.append((evaluate().loss, snapshot(run.state)))
-        run.observe(outcomes[-1][0])
     _, best = min(outcomes, key=lambda outcome: (np.isnan(outcome[0]), outcome[0]))
     for variable, value in zip(run.state, best, strict=True):
         variable.assign(value)
