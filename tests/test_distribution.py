@@ -1,9 +1,11 @@
 """Sums over rows in shards, under a strategy, and by two worker processes."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gpflow
@@ -71,16 +73,67 @@ def test_a_worker_that_is_gone_is_told(rng):
         sum_over_rows(rows, column_sums, [tf.zeros(2), tf.zeros(3)], Broken())
 
 
-def test_two_workers_equal_one(tmp_path):
+def start_worker(index, addresses, folder):
+    """One worker of the example, with its output in a file."""
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
-    command = [sys.executable, EXAMPLE, "--rows", "1500", "--steps", "1", "--folder", tmp_path]
+    with (folder / f"output_{index}").open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, EXAMPLE, "--worker", "--folder", folder],
+            env={**environment, "TF_CONFIG": json.dumps(config)},
+            stdout=output,
+            stderr=output,
+        )
+
+
+def wait_until(condition, seconds):
+    """How long it took until something became true."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+@pytest.fixture
+def example():
+    specification = importlib.util.spec_from_file_location("two_workers", EXAMPLE)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_a_worker_dies_the_other_says_so_and_a_restart_goes_on_as_one_worker_would(
+    tmp_path, example
+):
+    example.write_data(tmp_path, 60_000)
+    checkpoint = tmp_path / "checkpoint.npz"
+    addresses = [f"127.0.0.1:{port}" for port in example.free_ports(2)]
+    workers = [start_worker(index, addresses, tmp_path) for index in range(2)]
+    try:
+        wait_until(checkpoint.exists, 200.0)
+        workers[1].kill()
+        waited = wait_until(lambda: workers[0].poll() is not None, 60.0)  # docs/scaling.md says so
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert workers[0].returncode > 0, f"ended well after {waited} s"
+    assert "Another worker does not answer any more" in (tmp_path / "output_0").read_text()
+    data = tuple(np.load(tmp_path / f"{name}.npy") for name in "XY")
+    Z = np.linspace(0.0, 6.0, 20)[:, None]
+    alone = SparseCoolMTGP(data, gpflow.kernels.SquaredExponential(), Z, chunk_rows=1000)
+    start = alone.training_loss()
+    load_checkpoint(alone, checkpoint)
+    saved = alone.training_loss()
+    assert saved < start - 1.0
+
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
+    command = [sys.executable, EXAMPLE, "--steps", "1", "--folder", tmp_path]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"worker_{n}.json").read_text()) for n in range(2))
     assert first == second
-    data = tuple(np.load(tmp_path / f"{name}.npy") for name in "XY")
-    Z = np.linspace(0.0, 6.0, 20)[:, None]
-    alone = SparseCoolMTGP(data, gpflow.kernels.SquaredExponential(), Z, chunk_rows=1000)
-    load_checkpoint(alone, tmp_path / "checkpoint.npz")
+    assert first["loss"] <= saved
+    load_checkpoint(alone, checkpoint)
     assert_allclose(alone.training_loss(), first["loss"], rtol=1e-9)
     assert_allclose(alone.kernel.lengthscales.numpy(), first["lengthscale"], rtol=1e-12)
