@@ -92,15 +92,8 @@ def test_fit_with_options_and_json(place, tmp_path):
     result = run(
         *["fit", place / "data.csv", "--targets", "heat", "--inputs", "x", "--kernel", "matern32"],
         *["--ard", "--learning", "approximate", "--restarts", 1, "--seed", 3, "--json"],
-        *[
-            "--orders",
-            3,
-            "--no-standardize",
-            "--tensorboard",
-            tmp_path / "logs",
-            "--out",
-            tmp_path / "m",
-        ],
+        *["--orders", 3, "--no-standardize"],
+        *["--tensorboard", tmp_path / "logs", "--out", tmp_path / "m"],
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -304,9 +304,9 @@ def four_targets():
     return np.column_stack([Y, Y[:, 0] * Y[:, 1] / 100, np.sin(X[:, 1])]) + rng.normal(size=[24, 4])
 
 
-def chain_of(regressor, **settings):
+def chain_of(regressor):
     """The trained chain behind an estimator."""
-    chain = clone(regressor).set_params(orders=1, **settings).fit(X[:, :2], four_targets())
+    chain = clone(regressor).set_params(orders=1).fit(X[:, :2], four_targets())
     assert isinstance(chain.model_, CoolMTGP)
     return chain
 
