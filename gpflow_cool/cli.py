@@ -83,6 +83,13 @@ def main() -> None:
     type=click.IntRange(1),
     help=f"Inducing points; 300 if there are more than {MAX_ROWS} rows, else none.",
 )
+@click.option(
+    "--orders",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Orders of the targets to average over; 1 for their own.",
+)
 @restarts_option
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder to log training to.")
@@ -99,6 +106,7 @@ def fit(
     seed: int,
     large: bool,
     inducing: int | None,
+    orders: int,
     restarts: int,
     no_standardize: bool,
     tensorboard: Path | None,
@@ -130,6 +138,7 @@ def fit(
         learning=learning,
         standardize=not no_standardize,
         inducing=points,
+        orders=orders,
         restarts=restarts,
         random_state=seed,
         verbose=0 if quiet else 1,

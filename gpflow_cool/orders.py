@@ -73,8 +73,9 @@ def average_over_orders(
     """
     num_tasks = starts.shape[1]
     C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
-    for order in orders:
+    distinct, counts = np.unique(orders, axis=0, return_counts=True)  # few tasks have few orders
+    for order, weight in zip(distinct, counts / len(orders), strict=True):
         parameters = recover_in_order(spectrum, order, starts, box, learning)
-        C[np.ix_(order, order)] += parameters.C.numpy() / len(orders)
-        Sigma[np.ix_(order, order)] += parameters.Sigma.numpy() / len(orders)
+        C[np.ix_(order, order)] += weight * parameters.C.numpy()
+        Sigma[np.ix_(order, order)] += weight * parameters.Sigma.numpy()
     return C, Sigma

@@ -113,7 +113,7 @@ def facts_section(regressor: Any) -> str:
         (str(len(regressor.target_names_)), "targets"),
         *([(f"{missing:,}", "cells of targets missing")] if missing else []),
         (kernel, "kernel"),
-        (model.learning, "learning"),
+        (regressor.learning, "learning"),
         (number(np.nan if evidence is None else evidence), "log evidence, standardised data"),
     ]
     cells = [

@@ -92,13 +92,14 @@ def test_fit_with_options_and_json(place, tmp_path):
     result = run(
         *["fit", place / "data.csv", "--targets", "heat", "--inputs", "x", "--kernel", "matern32"],
         *["--ard", "--learning", "approximate", "--restarts", 1, "--seed", 3, "--json"],
-        *["--no-standardize", "--tensorboard", tmp_path / "logs", "--out", tmp_path / "m"],
+        *["--orders", 3, "--no-standardize"],
+        *["--tensorboard", tmp_path / "logs", "--out", tmp_path / "m"],
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     model = load(tmp_path / "m")
     settings = {"kernel": "matern32", "ard": True, "learning": "approximate", "restarts": 1}
-    settings.update(standardize=False, random_state=3)
+    settings.update(standardize=False, random_state=3, orders=3)
     assert settings.items() <= model.get_params().items()
     assert found["inputs"] == ["x"] and found["targets"] == ["heat"] and found["rows"] == 20
     rows = model.leave_one_out_
@@ -106,6 +107,16 @@ def test_fit_with_options_and_json(place, tmp_path):
     error = found["leave_one_out"]["targets"][0]["rmse"]
     assert error == pytest.approx(rmse(Y, np.asarray(rows.mean).reshape(-1, 1))[0])
     assert list((tmp_path / "logs").rglob("events.out.tfevents.*"))
+
+
+def test_fit_in_the_targets_own_order(place, frame, tmp_path):
+    fit = ["fit", place / "data.csv", "--targets", "heat,cold", "--out", tmp_path / "m", "--quiet"]
+    assert run(*fit, "--orders", 1).output == ""
+    expected = CoolMTGPRegressor(orders=1).fit(frame[["x", "y"]], frame[TARGETS])
+    chain, averaged = load(tmp_path / "m"), load(place / "model")
+    assert_allclose(chain.noise_covariance_, expected.noise_covariance_, rtol=1e-4)
+    assert_allclose(chain.model_.b, expected.model_.b, rtol=1e-4)
+    assert np.max(np.abs(chain.noise_correlation_ - averaged.noise_correlation_)) > 1e-4
 
 
 def test_quiet_is_silent_and_force_replaces(place, tmp_path):
@@ -240,6 +251,7 @@ MISTAKES = {
     "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'se', 'matern12'"),
     "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
     "no targets": (GOOD, [], "Missing option '--targets'"),
+    "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),
     "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "-1 is not in the range x>=0"),
 }
 
@@ -290,7 +302,7 @@ def test_mistakes_in_predict(place, tmp_path):
 
 def test_a_model_that_is_no_estimator(place, tmp_path):
     save(load(place / "model").model_, tmp_path / "m")
-    assert "holds a CoolMTGP that Python code saved" in mistake("report", tmp_path / "m")
+    assert "holds a KroneckerMTGP that Python code saved" in mistake("report", tmp_path / "m")
 
 
 def test_folds(place):

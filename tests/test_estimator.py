@@ -53,8 +53,8 @@ def framed():
     return CoolMTGPRegressor().fit(inputs, targets), inputs, targets
 
 
-def standardised_model():
-    """The same by hand: a CoolMTGP of standardised columns."""
+def standardised_model(orders):
+    """The same by hand: a CoolMTGP of standardised columns, averaged over orders if many."""
     Z = np.zeros_like(X)
     Z[:, :2] = (X[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
     model = CoolMTGP(
@@ -63,7 +63,7 @@ def standardised_model():
     model.fit(verbose=0)
     Z_new = np.zeros_like(X_NEW)
     Z_new[:, :2] = (X_NEW[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
-    return model, Z_new
+    return model if orders == 1 else model.average_over_orders(orders, seed=0), Z_new
 
 
 def test_scikit_learns_own_checks():
@@ -74,8 +74,11 @@ def test_scikit_learns_own_checks():
     assert set(status.values()) == {"passed"} and len(status) > 40
 
 
-def test_everything_is_the_models_in_the_users_units(regressor):
-    model, Z_new = standardised_model()
+@pytest.mark.parametrize("orders", [1, 8])
+def test_everything_is_the_models_in_the_users_units(regressor, orders):
+    model, Z_new = standardised_model(orders)
+    if orders == 1:
+        regressor = CoolMTGPRegressor("matern52", ard=True, orders=1).fit(X, Y)
     s, D = Y.std(axis=0), np.diag(Y.std(axis=0))
     for noise, method in [(True, model.predict_y), (False, model.predict_f)]:
         mean, cov = (part.numpy() for part in method(Z_new, full_output_cov=True))
@@ -216,7 +219,8 @@ def test_a_constant_target_is_warned_of():
 
 def test_without_standardising_the_data_are_the_models():
     Z = (Y - SHIFT) / SCALE
-    regressor = CoolMTGPRegressor(standardize=False, learning="approximate").fit(X[:, :1], Z)
+    regressor = CoolMTGPRegressor(standardize=False, learning="approximate", orders=1)
+    regressor.fit(X[:, :1], Z)
     model = CoolMTGP((X[:, :1], Z), gpflow.kernels.SquaredExponential(), learning="approximate")
     model.fit(verbose=0)
     assert_allclose(regressor.predict(X[:3, :1]), model.predict_y(X[:3, :1])[0], rtol=1e-5)
@@ -239,12 +243,12 @@ def test_a_kernel_object_is_copied_and_cloned():
 
 
 def test_restarts_are_repeatable_and_no_worse():
-    settings = {"restarts": 1, "random_state": 4}
+    settings = {"restarts": 1, "random_state": 4, "orders": 1}
     first = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     second = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     assert_allclose(first.predict(X_NEW[:, :2]), second.predict(X_NEW[:, :2]), rtol=1e-5)
     assert len(first.history_.attempts) == 2
-    single = CoolMTGPRegressor().fit(X[:, :2], Y)
+    single = CoolMTGPRegressor(orders=1).fit(X[:, :2], Y)
     loss = float(first.model_.training_loss())
     assert loss <= float(single.model_.training_loss()) + 1e-6
 
@@ -256,6 +260,10 @@ def test_restarts_are_repeatable_and_no_worse():
         ({"kernel": gpflow.kernels.Matern12(), "ard": True}, "ard=True is for a kernel given by"),
         ({"learning": "deep"}, "learning='deep' is not known"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
+        ({"orders": 0}, "orders=0 must be a whole number of at least 1"),
+        ({"orders": -1}, "orders=-1 must be a whole number of at least 1"),
+        ({"orders": 2.5}, "orders=2.5 must be a whole number of at least 1"),
+        ({"orders": "x"}, "orders='x' must be a whole number of at least 1"),
     ],
 )
 def test_wrong_settings_are_refused_in_fit(settings, message):
@@ -285,6 +293,76 @@ def test_nothing_is_answered_before_fit(tmp_path):
         with pytest.raises(NotFittedError):
             ask()
     assert not list(tmp_path.iterdir())
+
+
+# Orders of the targets ---------------------------------------------------------------------------
+
+
+def four_targets():
+    """Targets whose covariances depend on their order."""
+    rng = np.random.default_rng(2)
+    return np.column_stack([Y, Y[:, 0] * Y[:, 1] / 100, np.sin(X[:, 1])]) + rng.normal(size=[24, 4])
+
+
+def chain_of(regressor):
+    """The trained chain behind an estimator."""
+    chain = clone(regressor).set_params(orders=1).fit(X[:, :2], four_targets())
+    assert isinstance(chain.model_, CoolMTGP)
+    return chain
+
+
+@pytest.mark.parametrize("kernel", ["se", "linear"])
+@pytest.mark.parametrize("random_state, seed", [(None, 0), (np.int64(5), 5)])
+def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
+    regressor = CoolMTGPRegressor(kernel, orders=5, random_state=random_state)
+    regressor.fit(X[:, :2], four_targets())
+    chain = chain_of(regressor)
+    expected = chain.model_.average_over_orders(5, seed=seed)
+    for name in ("task_covariance", "noise_covariance"):
+        S = getattr(regressor.model_, name)().numpy()
+        assert_allclose(S, getattr(expected, name)(), rtol=1e-4, atol=1e-5)
+        assert np.max(np.abs(S - getattr(chain.model_, name)().numpy())) > 1e-3
+    history = regressor.history_, chain.history_
+    assert_allclose(*(h.history["loss"][-1] for h in history), rtol=1e-6)
+
+
+def test_a_generator_decides_the_orders():
+    regressor = CoolMTGPRegressor(orders=2, random_state=np.random.RandomState(3))
+    regressor.fit(X[:, :2], four_targets())
+    seed = int(np.random.RandomState(3).randint(2**31))
+    expected = chain_of(CoolMTGPRegressor()).model_.average_over_orders(2, seed=seed)
+    got = regressor.model_.noise_covariance()
+    assert_allclose(got, expected.noise_covariance(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["one target", "inducing points", "missing targets"])
+def test_where_there_is_no_average_it_is_the_chain(case):
+    targets = Y[:, :1] if case == "one target" else Y.copy()
+    if case == "missing targets":
+        targets[3, 0] = np.nan
+    settings = {"inducing": 6 if case == "inducing points" else None, "random_state": 1}
+    regressor, chain = (
+        CoolMTGPRegressor(orders=orders, **settings).fit(X[:, :1], targets) for orders in (8, 1)
+    )
+    assert_allclose(regressor.model_.b, chain.model_.b, rtol=1e-4)
+    assert_allclose(regressor.model_.sigma2, chain.model_.sigma2, rtol=1e-4)
+    assert_allclose(regressor.predict(X_NEW[:, :1]), chain.predict(X_NEW[:, :1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_orders_are_saved(orders, tmp_path):
+    regressor = CoolMTGPRegressor(orders=orders).fit(X, four_targets())
+    regressor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.orders == orders and type(again.model_) is type(regressor.model_)
+    for one, other in zip(
+        again.predict(X_NEW, return_std=True, return_cov=True),
+        regressor.predict(X_NEW, return_std=True, return_cov=True),
+        strict=True,
+    ):
+        assert_array_equal(one, other)
+    for one, other in zip(again.leave_one_out_, regressor.leave_one_out_, strict=True):
+        assert_array_equal(one, other)
 
 
 # In company --------------------------------------------------------------------------------------
@@ -359,7 +437,7 @@ def test_a_kernel_object_is_saved(tmp_path):
 
 
 def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
-    exact = CoolMTGPRegressor().fit(X, Y)
+    exact = CoolMTGPRegressor(orders=1).fit(X, Y)
     sparse = CoolMTGPRegressor(inducing=len(X)).fit(X, Y)
     assert isinstance(sparse.model_, SparseCoolMTGP) and sparse.model_.num_inducing == len(X)
     for one, other in zip(
@@ -383,7 +461,7 @@ def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkey
     with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
         regressor = CoolMTGPRegressor().fit(X, Y)
     assert regressor.model_.num_inducing == 6
-    assert isinstance(CoolMTGPRegressor(inducing=0).fit(X, Y).model_, CoolMTGP)
-    assert isinstance(CoolMTGPRegressor("linear").fit(X, Y).model_, CoolMTGP)
+    assert isinstance(CoolMTGPRegressor(inducing=0, orders=1).fit(X, Y).model_, CoolMTGP)
+    assert isinstance(CoolMTGPRegressor("linear", orders=1).fit(X, Y).model_, CoolMTGP)
     with pytest.raises(ValueError, match="inducing=-1 must be a whole number"):
         CoolMTGPRegressor(inducing=-1).fit(X, Y)

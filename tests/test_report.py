@@ -91,7 +91,10 @@ def test_nothing_is_fetched_and_nothing_runs(regressor):
 
 
 def test_its_numbers_are_the_estimators(regressor):
-    rows = Page(report_page(regressor, "model")).rows
+    text = report_page(regressor, "model")
+    assert "<b>hierarchical</b><span>learning</span>" in text
+    assert f"<b>{number(regressor.model_.log_marginal_likelihood())}</b>" in text
+    rows = Page(text).rows
     found = {row[0]: row[1:] for row in rows[::-1]}
     scores = leave_one_out_scores(regressor)["targets"]
     assert found[NASTY][0] == number(scores[0]["rmse"])
