@@ -36,7 +36,7 @@ from .console import (
     saying_options,
     training_table,
 )
-from .costs import MAX_ROWS
+from .costs import DEFAULT_ORDERS, MAX_ROWS
 from .tables import Table, TableError, check_output, read_table, write_table, write_whole
 
 TABLES = (".csv", ".parquet")
@@ -86,7 +86,7 @@ def main() -> None:
 @click.option(
     "--orders",
     type=click.IntRange(1),
-    default=8,
+    default=DEFAULT_ORDERS,
     show_default=True,
     help="Orders of the targets to average over; 1 for their own.",
 )

@@ -12,6 +12,9 @@ DEFAULT_POINTS = 300
 """Inducing points where their number is not given, or as many as there are rows: a fit costs
 N M^2, and beyond this few data sets gain."""
 
+DEFAULT_ORDERS = 8
+"""Orders of the tasks over which C and Sigma are averaged: each costs no eigendecomposition."""
+
 PROBE = 400
 """Rows of the matrix whose eigendecomposition is timed."""
 

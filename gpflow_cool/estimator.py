@@ -25,13 +25,11 @@ except ImportError as error:
     ) from error
 
 from . import checks
+from .costs import DEFAULT_ORDERS
 from .frames import KINDS, Imputed, Layout, RowsLeftOut, index_of, is_frame, layout_of
 from .linalg import correlation_from_covariance
 from .metrics import known_log_densities
-from .models.choice import choose_model
-from .models.cool import CoolMTGP
-from .models.exact import KroneckerMTGP
-from .models.sparse import SparseCoolMTGP
+from .models.choice import Model, average_where_possible, choose_model
 from .named_kernels import make_kernel
 from .restoring import restore_model
 from .saving import model_document, save
@@ -40,9 +38,6 @@ from .specification import Reader, Writer
 
 ROWS_AT_ONCE = 1000
 """Predictions are computed for so many rows at a time, which bounds the memory."""
-
-Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
-"""What an estimator may hold."""
 
 
 class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -97,7 +92,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         learning: str = "hierarchical",
         standardize: bool = True,
         inducing: int | None = None,
-        orders: int = 8,
+        orders: int = DEFAULT_ORDERS,
         restarts: int = 0,
         random_state: Any = None,
         verbose: int = 0,
@@ -154,7 +149,7 @@ class CoolMTGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        return self._settle(average_over_orders(model, self.orders, which), layout)
+        return self._settle(average_where_possible(model, self.orders, which), layout)
 
     def _learn_scales(self, X: AnyNDArray, Y: AnyNDArray, layout: Layout) -> None:
         """How to standardise; warns of targets that never vary."""
@@ -449,15 +444,6 @@ def seed_of_orders(random_state: Any) -> int:
         return 0
     drawn = not isinstance(random_state, Integral)
     return int(generator.randint(2**31) if drawn else random_state)
-
-
-def average_over_orders(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
-    """A trained model averaged over orders of its tasks; as it is where that cannot be done."""
-    if isinstance(model, SparseCoolMTGP) or model.observed is not None:
-        return model
-    if orders == 1 or model.num_tasks == 1:
-        return model
-    return model.average_over_orders(orders, seed=seed)
 
 
 def check_observed(Y: AnyNDArray, names: Sequence[str]) -> None:

@@ -6,6 +6,9 @@ the predicted means. For a fixed kernel another order costs no eigendecompositio
 problem, and a mean of covariances is a covariance.
 """
 
+import itertools
+import math
+
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
@@ -17,8 +20,10 @@ from .recovery import MultitaskParameters, map_correlation, multitask_parameters
 from .spectrum import Spectrum
 
 
-def random_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyNDArray]:
-    """The tasks as they come, and random orders of them."""
+def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyNDArray]:
+    """The tasks as they come, and random orders of them; all orders, if there are no more."""
+    if math.factorial(num_tasks) <= num_orders:
+        return [np.array(order) for order in itertools.permutations(range(num_tasks))]
     rng = np.random.default_rng(seed)
     return [np.arange(num_tasks)] + [rng.permutation(num_tasks) for _ in range(num_orders - 1)]
 
@@ -73,9 +78,8 @@ def average_over_orders(
     """
     num_tasks = starts.shape[1]
     C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
-    distinct, counts = np.unique(orders, axis=0, return_counts=True)  # few tasks have few orders
-    for order, weight in zip(distinct, counts / len(orders), strict=True):
+    for order in orders:
         parameters = recover_in_order(spectrum, order, starts, box, learning)
-        C[np.ix_(order, order)] += weight * parameters.C.numpy()
-        Sigma[np.ix_(order, order)] += weight * parameters.Sigma.numpy()
+        C[np.ix_(order, order)] += parameters.C.numpy() / len(orders)
+        Sigma[np.ix_(order, order)] += parameters.Sigma.numpy() / len(orders)
     return C, Sigma

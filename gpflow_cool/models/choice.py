@@ -1,4 +1,4 @@
-"""The exact model, or inducing points: by the number of rows."""
+"""The exact model, or inducing points; and the mean over orders of the tasks, where there is one."""
 
 import copy
 import warnings
@@ -13,7 +13,11 @@ from ..costs import DEFAULT_POINTS, MAX_ROWS
 from ..features import choose_inducing_points, linear_parts
 from ..starting import half_median_distance
 from .cool import CoolMTGP
+from .exact import KroneckerMTGP
 from .sparse import SparseCoolMTGP
+
+Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
+"""What a model may have become after training."""
 
 
 def choose_model(
@@ -55,3 +59,15 @@ def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
         stacklevel=4,
     )
     return DEFAULT_POINTS
+
+
+def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
+    """
+    A trained model averaged over orders of its tasks; with inducing points, missing targets or a
+    single task as it is.
+    """
+    if isinstance(model, SparseCoolMTGP) or model.observed is not None:
+        return model
+    if orders == 1 or model.num_tasks == 1:
+        return model
+    return model.average_over_orders(orders, seed=seed)

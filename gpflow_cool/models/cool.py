@@ -16,7 +16,7 @@ from ..features import LinearFeatures
 from ..inner import inner_spectrum
 from ..kronecker import TaskBasis, chain_task_basis
 from ..observed import ObservedSystem, observed_system
-from ..orders import average_over_orders, random_orders
+from ..orders import average_over_orders, some_orders
 from ..profile import ProfiledChain, completion_scales
 from ..recovery import MultitaskParameters, recover
 from ..spectrum import Spectrum
@@ -186,7 +186,8 @@ class CoolMTGP(JointGPModel):
         only for b and sigma2, so that this costs little; what is frozen or has a prior stays. The
         first order is the tasks' own.
 
-        :param num_orders: How many orders; 1 gives the tasks' own.
+        :param num_orders: How many orders; 1 gives the tasks' own. All of them, where there are no
+            more than these.
         :param seed: Which orders.
         """
         checks.positive_integer(num_orders, "num_orders")
@@ -195,7 +196,7 @@ class CoolMTGP(JointGPModel):
         starts, box = profile.inner_problem(
             inner_spectrum(*spectrum.arrays()), self.scales, profile.present().numpy()
         )
-        orders = random_orders(self.num_tasks, num_orders, checks.seed(seed))
+        orders = some_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
