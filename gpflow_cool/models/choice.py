@@ -1,4 +1,4 @@
-"""The exact model, or inducing points; and the mean over orders of the tasks, where there is one."""
+"""The exact model or inducing points, and the mean over orders of the tasks where there is one."""
 
 import copy
 import warnings
