@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from . import paper, permutation, real, runtime, synthetic, variance
-from .methods import COOL, NAMES
+from .methods import COOL, NAMES, STEPS
 from .table import Row
 
 STARTS = (
@@ -93,6 +93,15 @@ def synthetic_remarks(rows: Sequence[Row]) -> list[str]:
                 f" one's, {hierarchical:.2f} against {approximate:.2f}; the paper finds it slightly"
                 " better."
             )
+    singular = [row["R"] for row in rows if row["method"] == "sigma-mt" and row["R"] < row["tasks"]]
+    if singular:
+        ranks = " and ".join(f"{R:.0f}" for R in sorted(set(singular)))
+        found.append(
+            f"R={ranks}: the true Sigma has rank R, less than the number of tasks, so that the"
+            f" evidence of {NAMES['sigma-mt']} grows without end as its Sigma loses rank. It stops"
+            f" after {STEPS['sigma-mt']} steps wherever that has led, which is why it is erratic;"
+            " the paper finds it the most sensitive to P, and reports that it did not converge."
+        )
     return found
 
 
