@@ -21,6 +21,15 @@ class Fitted(NamedTuple):
     """How many numbers were learnt."""
 
 
+class Training(NamedTuple):
+    """A model that is trained a minibatch at a time."""
+
+    step: Callable[[np.ndarray, np.ndarray], None]
+    """One step of the optimizer with these rows of X and Y."""
+    predict: Callable[[np.ndarray], Moments]
+    """As of :class:`Fitted`, at the present parameters."""
+
+
 def in_chunks(predict: Callable[[np.ndarray], Moments], X: np.ndarray, T: int) -> Moments:
     """Moments of all rows from a function that gives mean [m, T] and covariance [m, T, m, T]."""
     rows = max(1, COLUMNS // T)

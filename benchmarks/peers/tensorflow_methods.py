@@ -3,10 +3,11 @@
 import gpflow
 import numpy as np
 import tensorflow as tf
+from gpflow.keras import tf_keras
 
 from gpflow_cool import CoolMTGP
 
-from .fitted import Fitted, Moments, diagonal, in_chunks
+from .fitted import Fitted, Moments, Training, diagonal, in_chunks
 
 INDUCING = 200
 STEPS = 200
@@ -87,6 +88,40 @@ def svgp(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
         return mean.numpy(), diagonal(variances.numpy() + model.likelihood.variance.numpy())
 
     return Fitted(predict, count(model))
+
+
+def coregionalization(
+    Z: np.ndarray, lengthscale: float, num_data: int, T: int, *, latents: int, rate: float
+) -> Training:
+    """GPflow's `SVGP` with `LinearCoregionalization`: shared points, a noise for each task."""
+    W = np.random.default_rng(0).normal(size=(T, latents)) / np.sqrt(latents)
+    kernels = [kernel(lengthscale) for _ in range(latents)]
+    points = gpflow.inducing_variables.InducingPoints(Z)
+    model = gpflow.models.SVGP(
+        gpflow.kernels.LinearCoregionalization(kernels, W),
+        gpflow.likelihoods.Gaussian(np.full((1, T), 0.1)),
+        gpflow.inducing_variables.SharedIndependentInducingVariables(points),
+        num_latent_gps=latents,
+        num_data=num_data,
+    )
+    optimizer = tf_keras.optimizers.Adam(rate)
+    optimizer.build(model.trainable_variables)  # else the step is traced twice
+    rows = [tf.TensorSpec([None, size], tf.float64) for size in (Z.shape[1], T)]
+
+    @tf.function(input_signature=rows, autograph=False)
+    def step(X: tf.Tensor, Y: tf.Tensor) -> None:
+        optimizer.minimize(lambda: model.training_loss((X, Y)), model.trainable_variables)
+
+    @tf.function(input_signature=rows[:1], autograph=False)
+    def moments(Xnew: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, cov = model.predict_f(Xnew, full_output_cov=True)
+        return mean, cov + tf.linalg.diag(model.likelihood.variance)
+
+    def predict(Xnew: np.ndarray) -> Moments:
+        mean, cov = moments(Xnew)
+        return mean.numpy(), cov.numpy()
+
+    return Training(step, predict)
 
 
 def independent(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:

@@ -1,13 +1,14 @@
-"""What GPyTorch and BoTorch offer, in double precision as BoTorch asks for."""
+"""What GPyTorch and BoTorch offer, the exact models in double precision as BoTorch asks for."""
 
 import gpytorch
 import numpy as np
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal
 
-from .fitted import Fitted, Moments, in_chunks
+from .fitted import Fitted, Moments, Training, in_chunks
 
 LEARNING_RATE = 0.1
+NO_BATCH = torch.Size([])
 
 
 class MultitaskGP(gpytorch.models.ExactGP):
@@ -29,18 +30,55 @@ class MultitaskGP(gpytorch.models.ExactGP):
         return MultitaskMultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
+class CoregionalizationGP(gpytorch.models.ApproximateGP):
+    """The model of GPyTorch's tutorial on variational multitasking, its points shared."""
+
+    def __init__(
+        self,
+        Z: torch.Tensor,
+        lengthscale: float,
+        T: int,
+        likelihood: gpytorch.likelihoods.Likelihood,
+        latents: int,
+    ) -> None:
+        shape = torch.Size([latents])
+        strategy = gpytorch.variational.VariationalStrategy(
+            self,
+            Z,
+            gpytorch.variational.CholeskyVariationalDistribution(len(Z), batch_shape=shape),
+            learn_inducing_locations=True,
+        )
+        super().__init__(
+            gpytorch.variational.LMCVariationalStrategy(strategy, num_tasks=T, num_latents=latents)
+        )
+        self.likelihood = likelihood
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=shape)
+        self.covar_module = gpytorch.kernels.ScaleKernel(rbf(lengthscale, shape), batch_shape=shape)
+
+    def forward(self, X: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+    def moments(self, X: torch.Tensor) -> Moments:
+        """Of observations; the model itself would give a covariance between all rows as well."""
+        latent = self.variational_strategy.base_variational_strategy(X)
+        W = self.variational_strategy.lmc_coefficients  # [L, T]
+        cov = torch.einsum("lt,ln,lu->ntu", W, latent.variance, W)
+        noise = torch.diag(self.likelihood.noise + self.likelihood.task_noises)
+        return (latent.mean.T @ W).double().numpy(), (cov + noise).double().numpy()
+
+
 def tensors(X: np.ndarray, Y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)  # the factors of task and noise covariance start at random
     return torch.tensor(X), torch.tensor(Y)
 
 
-def rbf(lengthscale: float) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel()
+def rbf(lengthscale: float, batch_shape: torch.Size = NO_BATCH) -> gpytorch.kernels.Kernel:
+    kernel = gpytorch.kernels.RBFKernel(batch_shape=batch_shape)
     kernel.lengthscale = lengthscale
     return kernel
 
 
-def fitted(model: gpytorch.models.ExactGP, T: int) -> Fitted:
+def fitted(model: gpytorch.models.GP, T: int) -> Fitted:
     model.eval()
     model.likelihood.eval()
 
@@ -96,3 +134,33 @@ def botorch(
     )
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     return fitted(model, T)
+
+
+def coregionalization(
+    Z: np.ndarray, lengthscale: float, num_data: int, T: int, *, latents: int, rate: float
+) -> Training:
+    """GPyTorch's `LMCVariationalStrategy`, in single precision as its tutorials are."""
+    torch.manual_seed(0)
+    likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(T)
+    likelihood.noise, likelihood.task_noises = 0.05, torch.full((T,), 0.05)
+    model = CoregionalizationGP(single(Z), lengthscale, T, likelihood, latents)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=num_data)
+
+    def step(X: np.ndarray, Y: np.ndarray) -> None:
+        model.train()
+        optimizer.zero_grad()
+        loss = -bound(model(single(X)), single(Y))
+        loss.backward()
+        optimizer.step()
+
+    def predict(Xnew: np.ndarray) -> Moments:
+        model.eval()
+        with torch.no_grad():
+            return model.moments(single(Xnew))
+
+    return Training(step, predict)
+
+
+def single(A: np.ndarray) -> torch.Tensor:
+    return torch.tensor(A, dtype=torch.float32)
