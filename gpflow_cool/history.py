@@ -9,7 +9,7 @@ from gpflow.base import AnyNDArray
 
 from .callbacks import CallbackList
 from .profile import Evaluation
-from .rounds import snapshot, state_variables
+from .rounds import restore, snapshot, state_variables
 
 
 class TrainingStopped(Exception):
@@ -100,8 +100,7 @@ class Run:
 
     def restore_best(self) -> None:
         """Set the parameters to the best seen; without a finite loss, to those at the start."""
-        for variable, value in zip(self.state, self.best_weights, strict=True):
-            variable.assign(value)
+        restore(self.state, self.best_weights)
 
     def step(self, evaluation: Evaluation) -> None:
         """Record a step whose parameters the model has now; stop if anybody asked for it."""

@@ -21,16 +21,14 @@ from .rounds import state_variables
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
 ADAM_RATE = 0.05
-LBFGS_OPTIONS = {"ftol": 1e-10, "gtol": 1e-3, "maxcor": 20}
+LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
+GRADIENT_TOLERANCE = 1e-3
 EM_TOLERANCE = 1e-4
 FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
 """What a factorisation raises that cannot be done."""
 
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
 """L-BFGS's first step: by half, in logarithms of lengthscales, since few of them are far away."""
-
-NOISE = 1e-6
-"""A step shortened to where it promises less than this part of the loss is below rounding."""
 
 SETBACK = 3.0
 """A point without a loss counts as a rise of this many times the drop that was hoped for there."""
@@ -148,6 +146,14 @@ class RoundingReached(Exception):
     """A line search looks for a gain that is smaller than the rounding of the loss."""
 
 
+class Point(NamedTuple):
+    """Where a line search has been."""
+
+    x: AnyNDArray
+    evaluation: Evaluation
+    gradient: AnyNDArray
+
+
 class LineSearch:
     """
     A loss for a line search that survives points where there is none.
@@ -163,9 +169,8 @@ class LineSearch:
         self.unit = unit
         self.run = run
         self.evaluate = evaluate
-        self.last: tuple[AnyNDArray, float, AnyNDArray] | None = None
-        self.base: tuple[AnyNDArray, float, AnyNDArray] | None = None
-        self.evaluation: Evaluation | None = None
+        self.last: Point | None = None
+        self.base: Point | None = None
         self.num_shortened = 0
         self.num_tried = 0
 
@@ -183,37 +188,33 @@ class LineSearch:
                 raise
             return self.setback(x)
         self.run.observe(evaluation.loss)
-        self.evaluation = evaluation
-        self.last = np.copy(x), evaluation.loss, gradient
+        self.last = Point(np.copy(x), evaluation, gradient)
         if self.base is None:
             self.base, self.num_tried = self.last, 0
         return evaluation.loss, gradient
 
     def stop_at_rounding(self, x: AnyNDArray) -> None:
-        """End a search that has failed at longer steps, and would now take too short a one."""
-        if self.num_tried and self.base is not None:
-            promise, loss = abs(self.promise(x)), self.base[1]
-            if promise < NOISE * max(1.0, abs(loss)):
+        """End a search that has failed at longer steps, and now looks for less than rounding."""
+        if self.base is not None and self.num_tried:
+            if abs(self.promise(x)) < self.base.evaluation.rounding:
                 raise RoundingReached
 
     def promise(self, x: AnyNDArray) -> float:
         """By how much the loss should change from the last step to x, if it were linear."""
         assert self.base is not None
-        origin, _, gradient = self.base
-        return float(gradient @ (x - origin))
+        return float(self.base.gradient @ (x - self.base.x))
 
     def setback(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
         """What to tell the search of a point without a loss."""
         assert self.base is not None
         self.num_shortened += 1
-        return self.base[1] + SETBACK * abs(self.promise(x)), np.zeros_like(x)
+        return self.base.evaluation.loss + SETBACK * abs(self.promise(x)), np.zeros_like(x)
 
-    def accept(self, _: AnyNDArray | None = None) -> None:
+    def accept(self, _: AnyNDArray) -> None:
         """The search has ended at the last point."""
-        assert self.evaluation is not None
-        self.base = self.last
-        self.num_tried = 0
-        self.run.step(self.evaluation)
+        assert self.last is not None
+        self.base, self.num_tried = self.last, 0
+        self.run.step(self.last.evaluation)
 
 
 def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
@@ -223,6 +224,7 @@ def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Eval
         return Outcome(True, "solved: no parameter is left to iterate over")
     num_steps = len(run.history.epoch)
     search = LineSearch(vector, unit, run, evaluate)
+    limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 20 * steps}
     try:
         result = scipy.optimize.minimize(
             search,
@@ -230,13 +232,14 @@ def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Eval
             jac=True,
             method="L-BFGS-B",
             callback=search.accept,
-            options={**LBFGS_OPTIONS, "maxiter": steps, "maxfun": 20 * steps},
+            options={**LBFGS_OPTIONS, **limits},
         )
         converged, message = bool(result.success), str(result.message)
     except RoundingReached:
         converged, message = True, "converged: what is left to gain is lost in rounding"
     if len(run.history.epoch) == num_steps:  # converged where it started
-        search.accept()
+        run.restore_best()
+        run.step(evaluate())
     if search.num_shortened:
         message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
     return Outcome(converged, message)

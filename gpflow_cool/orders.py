@@ -21,11 +21,14 @@ from .spectrum import Spectrum
 
 
 def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyNDArray]:
-    """The tasks as they come, and random orders of them; all orders, if there are no more."""
+    """The tasks as they come, and other random orders; all orders, if there are no more."""
     if math.factorial(num_tasks) <= num_orders:
         return [np.array(order) for order in itertools.permutations(range(num_tasks))]
     rng = np.random.default_rng(seed)
-    return [np.arange(num_tasks)] + [rng.permutation(num_tasks) for _ in range(num_orders - 1)]
+    orders = dict.fromkeys([tuple(range(num_tasks))])
+    while len(orders) < num_orders:
+        orders[tuple(rng.permutation(num_tasks).tolist())] = None
+    return [np.array(order) for order in orders]
 
 
 def reorder(spectrum: Spectrum, order: AnyNDArray) -> Spectrum:

@@ -169,3 +169,8 @@ def state_variables(model: Any) -> list[tf.Variable]:
 
 def snapshot(variables: list[tf.Variable]) -> list[AnyNDArray]:
     return [variable.numpy() for variable in variables]
+
+
+def restore(variables: list[tf.Variable], values: list[AnyNDArray]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

@@ -212,18 +212,23 @@ class StreamedLoss(ProfiledChain):
             self.variables,
             compiled=True,
         )
-        self._between = tf.function(self._between_passes, autograph=False)
+        self._between: Any = None
 
     def evaluate(self) -> Evaluation:
         """Loss, gradient and terms at the present parameters."""
         statistics = self.sums.statistics(self.model.features.factor())
         scales = tf.constant(self.model.scales, tf.float64)
-        loss, terms, gradients, weights = self._between(statistics, scales)
+        if self._between is None:
+            compiled = tf.function(self._between_passes, autograph=False)
+            self._between = compiled.get_concrete_function(statistics, scales)
+        with self.failures_as_they_are():
+            loss, terms, gradients, weights = self._between(statistics, scales)
         self.num_decompositions += 1
         if self.variables:
             through_rows = self.sums.gradient(weights)
             gradients = [sum(pair) for pair in zip(gradients, through_rows, strict=True)]
-        return Evaluation(float(loss), [np.asarray(g) for g in gradients], terms.numpy())
+        gradients = [np.asarray(g) for g in gradients]
+        return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
 
     def _between_passes(
         self, statistics: Statistics, scales: tf.Tensor
@@ -235,13 +240,8 @@ class StreamedLoss(ProfiledChain):
         model, variables = self.model, self.variables
         known = decompose(statistics, python_callback=True)
         present = self.present()
-        best = tf.numpy_function(
-            lambda scales, present, *parts: self.solve_inner(
-                inner_spectrum(*parts), scales, present.astype(np.float64)
-            ),
-            [scales, present, *known.spectrum.parts()],
-            tf.float64,
-        )
+        inputs = [scales, present, *known.spectrum.parts()]
+        (best,) = self.in_numpy("solve_spectrum", inputs, [tf.float64])
         self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*statistics, *variables])
@@ -265,3 +265,10 @@ class StreamedLoss(ProfiledChain):
         )
         gradients = [sum(pair) for pair in zip(gradients, through_L, strict=True)]
         return loss, terms, gradients, row_weights(L, by_statistics)
+
+    def solve_spectrum(
+        self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
+    ) -> tuple[AnyNDArray]:
+        """The best b and sigma2 for a spectrum in parts, see :func:`inner_spectrum`."""
+        present = present.astype(np.float64)
+        return (self.solve_inner(inner_spectrum(*parts), scales, present),)

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from .rounds import (
     TOLERANCE,
     Completer,
     check_rounds,
+    restore,
     snapshot,
     train_in_rounds,
 )
@@ -153,8 +154,10 @@ def attempt(
 
 
 def failure_message(failure: Exception) -> str:
-    """The first line of what went wrong, without TensorFlow's stack."""
-    return str(failure).strip().splitlines()[0][:300]
+    """What went wrong in a line, without TensorFlow's stack."""
+    lines = str(failure).strip().splitlines() or [type(failure).__name__]
+    named = (line.split("Error: ", 1)[1] for line in lines if "Error: " in line)  # from Python
+    return next(named, lines[0])[:300]
 
 
 @contextmanager
@@ -221,13 +224,17 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     if not moved:
         return
     parameters, here, there = zip(*moved, strict=True)
-    outcomes = []
-    for values in (here, there, [FAR * value for value in there]):
+    far = [FAR * value if is_admissible(p, FAR * value) else value for p, _, value in moved]
+    outcomes: list[tuple[float, list[AnyNDArray]]] = []
+    for values in (here, there, far):
         assign_all(parameters, values)
-        outcomes.append((evaluate().loss, snapshot(run.state)))
-    _, best = min(outcomes, key=lambda outcome: (np.isnan(outcome[0]), outcome[0]))
-    for variable, value in zip(run.state, best, strict=True):
-        variable.assign(value)
+        with suppress(*FAILURES):  # as long as another one has a loss
+            outcomes.append((evaluate().loss, snapshot(run.state)))
+    finite = [outcome for outcome in outcomes if np.isfinite(outcome[0])]
+    if not finite:
+        assign_all(parameters, here)
+        return
+    restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
 
 
 def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> None:

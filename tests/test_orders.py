@@ -63,6 +63,10 @@ def test_orders_are_permutations_and_repeat_with_a_seed():
     assert not np.array_equal(orders, some_orders(6, 9, seed=2))
 
 
+def test_no_order_is_taken_twice():
+    assert len({tuple(order) for order in some_orders(4, 23, seed=0)}) == 23
+
+
 @pytest.mark.parametrize("num_tasks, all_orders", [(1, 1), (2, 2), (3, 6)])
 def test_few_tasks_take_every_order_once(num_tasks, all_orders):
     orders = some_orders(num_tasks, 8, seed=1)

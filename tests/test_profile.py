@@ -404,6 +404,20 @@ def test_targets_of_zeros():
     assert_allclose(model.sigma2, 1e-4, rtol=1e-3)  # the floor for a task without variance
 
 
+def test_rounding_of_the_loss(rng):
+    """How far the loss jumps when eigenvalues change in their last digit."""
+    X, Y = smooth_data(rng, N=60)
+    model = CoolMTGP((X, Y), SE(lengthscales=4.0), b=[1e6] * Y.shape[1], sigma2=[1e-2] * Y.shape[1])
+    for parameter in (model.b, model.sigma2):
+        set_trainable(parameter, False)
+    profile, losses = model.profile(), []
+    for step in range(40):
+        model.kernel.lengthscales.assign(4.0 * (1.0 + step * 1e-14))
+        losses.append(profile.evaluate().loss)
+    jumps = np.std(losses)
+    assert 0.1 * jumps < profile.evaluate().rounding < 30.0 * jumps
+
+
 def test_a_profile_is_of_its_model(rng):
     model = CoolMTGP(smooth_data(rng), SE())
     profile = ProfiledChain(model)

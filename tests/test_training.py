@@ -1,16 +1,19 @@
 """`fit`: the same optimum from every optimiser, and nothing lost whatever happens on the way."""
 
+import gc
 import os
 import signal
+import weakref
 
 import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gpflow_cool import CoolMTGP, optimizers
+from gpflow_cool import CoolMTGP, SparseCoolMTGP, inner, optimizers
 from gpflow_cool.callbacks import CallbackList
 from gpflow_cool.history import History, Run
 from gpflow_cool.outer import OuterVector
@@ -153,7 +156,7 @@ def test_a_step_too_far_is_shortened_and_reported(beyond):
 
 
 def test_a_search_that_meets_rounding_ends_and_has_converged():
-    """(x - 3)^2 of size 1000 with rounding of 0.001: L-BFGS alone takes 40 evaluations and more."""
+    """(x - 3)^2 with rounding of 0.001: L-BFGS alone takes 40 evaluations and more."""
     model = OneNumber(1.0)
     rng = np.random.default_rng(0)
     tried = []
@@ -162,7 +165,7 @@ def test_a_search_that_meets_rounding_ends_and_has_converged():
         x = float(model.x.numpy())
         tried.append(x)
         loss = 1000.0 + (x - 3.0) ** 2 + rng.uniform(0.0, 1e-3)
-        return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]))
+        return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]), 1e-3)
 
     run = Run(model, History({}), CallbackList([], None, {}))
     outcome = optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 50, evaluate)
@@ -170,6 +173,22 @@ def test_a_search_that_meets_rounding_ends_and_has_converged():
     assert len(tried) <= 10
     run.restore_best()
     assert_allclose(model.x, 3.0, atol=0.06)
+
+
+def test_a_large_loss_does_not_count_as_rounding():
+    """Rosenbrock's function needs many shortened steps, whatever is added to it."""
+    model = OneNumber([-1.2, 1.0])
+
+    def evaluate():
+        x, y = model.x.numpy()
+        loss = 100.0 * (y - x**2) ** 2 + (1.0 - x) ** 2 + 1e4
+        gradient = np.array([-400.0 * x * (y - x**2) - 2.0 * (1.0 - x), 200.0 * (y - x**2)])
+        return Evaluation(loss, [gradient], np.array([-loss]), 1e-10)
+
+    run = Run(model, History({}), CallbackList([], None, {}))
+    assert optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 200, evaluate).converged
+    run.restore_best()
+    assert_allclose(model.x, [1.0, 1.0], atol=0.01)
 
 
 @pytest.mark.parametrize("unit", [0.5, 2.0])
@@ -218,6 +237,75 @@ def test_a_fit_finds_the_optimum_at_long_lengthscales():
     models[1].fit(verbose=0)
     assert models[1].training_loss() <= min(losses) + 1e-3
     assert np.sum(np.diff(np.sign(np.diff(losses))) > 0) == 2  # two minima
+
+
+class Breaking(gpflow.kernels.SquaredExponential):
+    """A kernel that is not finite beyond a lengthscale."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def K(self, X, X2=None):
+        infinite = tf.where(self.lengthscales > self.limit, np.inf, 1.0)
+        return tf.cast(infinite, X.dtype) * super().K(X, X2)
+
+
+class Python(gpflow.kernels.SquaredExponential):
+    """A kernel that cannot be compiled."""
+
+    def K(self, X, X2=None):
+        if self.lengthscales > 0:
+            return super().K(X, X2)
+        raise ValueError
+
+
+def bounded():
+    kernel = gpflow.kernels.SquaredExponential()
+    low, high = np.float64(0.1), np.float64(2.0)
+    kernel.lengthscales = gpflow.Parameter(1.0, transform=tfp.bijectors.Sigmoid(low, high))
+    return kernel
+
+
+@pytest.mark.parametrize("kernel", [lambda: Breaking(3.0), Python, bounded])
+def test_odd_kernels_end_where_a_plain_one_does(rng, kernel):
+    """Long lengthscales, which are tried, may not be allowed, and a kernel may need Python."""
+    X = rng.uniform(-2.0, 2.0, size=(40, 2))
+    Y = np.hstack([np.sin(2.0 * X), np.cos(X[:, :1])]) + 0.1 * rng.normal(size=(40, 3))
+    models = [CoolMTGP((X, Y), k) for k in (kernel(), gpflow.kernels.SquaredExponential())]
+    losses = [min(model.fit(verbose=0).history["loss"]) for model in models]
+    assert models[1].kernel.lengthscales < 1.9
+    assert_allclose(losses[0], losses[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy"])
+def test_a_kernel_without_a_finite_matrix_is_told(data, optimizer):
+    model = CoolMTGP(data, Breaking(1.5), engine="spectral")
+    model.kernel.lengthscales.assign(2.0)
+    gpflow.set_trainable(model.kernel.lengthscales, False)
+    with pytest.raises(RuntimeError, match="attempt 0: failed: The kernel matrix has entries"):
+        model.fit(optimizer, verbose=0)
+
+
+def test_a_mistake_in_the_inner_problem_is_not_taken_for_a_failed_fit(data, monkeypatch):
+    def mistake(*args):
+        raise ValueError("shapes do not match")
+
+    monkeypatch.setattr(inner, "evaluate", mistake)
+    with pytest.raises(ValueError, match="shapes do not match"):
+        make(data).fit(verbose=0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
+    """TensorFlow keeps functions that a graph calls for ever."""
+    kernel = gpflow.kernels.SquaredExponential()
+    model = SparseCoolMTGP(data, kernel, data[0][:5]) if sparse else CoolMTGP(data, kernel)
+    model.fit(verbose=0)
+    held = weakref.ref(model)
+    del model, kernel
+    gc.collect()
+    assert held() is None
 
 
 def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):
