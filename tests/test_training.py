@@ -175,6 +175,20 @@ def test_a_search_that_meets_rounding_ends_and_has_converged():
     assert_allclose(model.x, 3.0, atol=0.06)
 
 
+def test_a_search_that_has_not_failed_goes_on_below_rounding():
+    """The first trial of each search on a parabola is good enough, and the second one exact."""
+    model = OneNumber(0.0)
+
+    def evaluate():
+        x = float(model.x.numpy())
+        return Evaluation((x - 3.0) ** 2, [np.array(2.0 * (x - 3.0))], np.zeros(1), rounding=100.0)
+
+    run = Run(model, History({}), CallbackList([], None, {}))
+    assert optimizers.lbfgs(OuterVector([model.x]), 2.0, run, 50, evaluate).converged
+    run.restore_best()
+    assert_allclose(model.x, 3.0, atol=1e-3)
+
+
 def test_a_large_loss_does_not_count_as_rounding():
     """Rosenbrock's function needs many shortened steps, whatever is added to it."""
     model = OneNumber([-1.2, 1.0])
