@@ -243,7 +243,8 @@ def summary(
     }
     lines = [f"{num_rows} rows, {folds} folds", "", *table(scores, targets), ""]
     lines += [
-        f"Cool-MTGP against {name}: {d.verdict}, joint NLPD {d.mean:+.3f} lower a row"
+        f"Cool-MTGP against {name}: {d.verdict}, joint NLPD a row"
+        f" {'lower' if d.mean >= 0 else 'higher'} by {abs(d.mean):.3f}"
         f" (standard error {d.standard_error:.3f})"
         for name, d in against.items()
     ]

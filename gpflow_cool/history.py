@@ -16,7 +16,7 @@ class TrainingStopped(Exception):
     """A callback, or the user, asked for an end."""
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """
     What happened during a fit, in the form of Keras's History.
@@ -39,6 +39,15 @@ class History:
 
     converged: bool = False
     message: str = ""
+
+    def __repr__(self) -> str:
+        """
+        >>> History({}, {"loss": [3.0, 2.0]}, [0, 1], converged=True, message="done")
+        History(2 steps, best loss 2, converged: done)
+        """
+        best = f", best loss {min(self.history['loss']):.6g}" if self.history.get("loss") else ""
+        state = "converged" if self.converged else "not converged"
+        return f"History({len(self.epoch)} steps{best}, {state}: {self.message})"
 
     def append(self, logs: dict[str, float]) -> None:
         self.epoch.append(len(self.epoch))

@@ -114,14 +114,30 @@ def listed(names: Sequence[str]) -> str:
     return shown if len(names) <= MANY_NAMES else f"{shown}, ... ({len(names)})"
 
 
+def ending(converged: bool, message: str) -> str:
+    """
+    How training ended, where there is something to tell.
+
+    >>> ending(True, "CONVERGENCE; stopped by Ctrl-C at step 7")
+    ', stopped by Ctrl-C at step 7'
+    >>> ending(False, "took all 5 steps")
+    ', not converged (took all 5 steps)'
+    >>> ending(True, "CONVERGENCE")
+    ''
+    """
+    if not converged:
+        return f", not converged ({message})"
+    stopped = [part for part in message.split("; ") if part.startswith("stopped by")]
+    return f", {stopped[0]}" if stopped else ""
+
+
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
-    ended = "" if result["converged"] else f", not converged ({result['message']})"
     points = result["inducing_points"]
     through = "" if points is None else f", through {points} inducing points"
     return [
         f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
-        f"{through}{ended}",
+        f"{through}{ending(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",
         "",

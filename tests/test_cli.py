@@ -409,3 +409,9 @@ def test_shell_completion(place):
     words = f"gpflow-cool fit {place / 'data.csv'} --targets heat,c"
     env = {"_GPFLOW_COOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "4"}
     assert run(env=env).stdout == "plain,heat,cold\n"
+
+
+def test_the_package_is_the_command_line():
+    command = [sys.executable, "-m", "gpflow_cool", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == run("--help").output.replace("main", "gpflow-cool", 1)

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m gpflow_cool.studies", description=__doc__)
     commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in STUDIES:
-        command = commands.add_parser(name)
+        about = import_module(f"gpflow_cool.studies.{name}").__doc__ or ""
+        command = commands.add_parser(name, help=about.strip().splitlines()[0])
         command.add_argument("--quick", action="store_true", help="small sizes, under a minute")
         command.add_argument("--out", default=DEFAULT_OUT, help="folder for results (%(default)s)")
         command.add_argument("--seed", type=int, default=0, help="seed of all draws (%(default)s)")
