@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -114,8 +114,8 @@ class ProfiledChain:
             raise
 
     def in_numpy(
-        self, method: str, arguments: list[tf.Tensor], types: list[tf.DType]
-    ) -> list[tf.Tensor]:
+        self, method: str, arguments: list[tf.Tensor], types: tf.DType | list[tf.DType]
+    ) -> Any:
         """
         Call a method of this object from a graph.
 
@@ -123,7 +123,7 @@ class ProfiledChain:
         """
         here = weakref.ref(self)
 
-        def call(*values: AnyNDArray) -> tuple[AnyNDArray, ...]:
+        def call(*values: AnyNDArray) -> Any:
             profile = here()
             assert profile is not None
             try:

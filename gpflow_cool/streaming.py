@@ -185,7 +185,7 @@ class RowSums:
 
 def graph(function: Callable[..., Any], signature: list[Any]) -> Callable[..., Any]:
     """A function compiled for any number of rows."""
-    return tf.function(function, input_signature=signature, autograph=False)
+    return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
 
 
 class StreamedLoss(ProfiledChain):
@@ -210,9 +210,9 @@ class StreamedLoss(ProfiledChain):
             model.rows,
             model.strategy,
             self.variables,
-            compiled=True,
+            compiled=bool(self.variables),  # else one evaluation is all there will be
         )
-        self._between: Any = None
+        self._between: Any = None if self.variables else self._between_passes
 
     def evaluate(self) -> Evaluation:
         """Loss, gradient and terms at the present parameters."""
@@ -241,7 +241,7 @@ class StreamedLoss(ProfiledChain):
         known = decompose(statistics, python_callback=True)
         present = self.present()
         inputs = [scales, present, *known.spectrum.parts()]
-        (best,) = self.in_numpy("solve_spectrum", inputs, [tf.float64])
+        best = self.in_numpy("solve_spectrum", inputs, tf.float64)
         self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*statistics, *variables])
@@ -268,7 +268,6 @@ class StreamedLoss(ProfiledChain):
 
     def solve_spectrum(
         self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
-    ) -> tuple[AnyNDArray]:
+    ) -> AnyNDArray:
         """The best b and sigma2 for a spectrum in parts, see :func:`inner_spectrum`."""
-        present = present.astype(np.float64)
-        return (self.solve_inner(inner_spectrum(*parts), scales, present),)
+        return self.solve_inner(inner_spectrum(*parts), scales, present.astype(np.float64))
