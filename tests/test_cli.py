@@ -385,7 +385,7 @@ def test_many_rows_are_refused_at_once(tmp_path):
     )
     assert result.returncode == 2 and result.stdout == "False\n", result.stderr
     assert result.stderr.startswith("gpflow-cool: 10000 rows will take about ")
-    assert "14.4 GB of memory" in result.stderr and "--large" in result.stderr
+    assert "11.2 GB of memory" in result.stderr and "--large" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
