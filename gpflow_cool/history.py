@@ -47,7 +47,8 @@ class History:
         """
         best = f", best loss {min(self.history['loss']):.6g}" if self.history.get("loss") else ""
         state = "converged" if self.converged else "not converged"
-        return f"History({len(self.epoch)} steps{best}, {state}: {self.message})"
+        steps = "1 step" if len(self.epoch) == 1 else f"{len(self.epoch)} steps"
+        return f"History({steps}{best}, {state}: {self.message})"
 
     def append(self, logs: dict[str, float]) -> None:
         self.epoch.append(len(self.epoch))

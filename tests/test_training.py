@@ -131,6 +131,14 @@ class OneNumber(gpflow.base.Module):
         self.objective_term_names = ["all"]
 
 
+def minimised(model, evaluate, unit=1.0):
+    """How L-BFGS ended; the model has the best parameters seen."""
+    run = Run(model, History({}), CallbackList([], None, {}))
+    outcome = optimizers.lbfgs(OuterVector([model.x]), unit, run, 200, evaluate)
+    run.restore_best()
+    return outcome
+
+
 @pytest.mark.parametrize("beyond", ["no factorisation", "no loss", "no slope"])
 def test_a_step_too_far_is_shortened_and_reported(beyond):
     """The first step from 1.5 on x - 0.2 log(x - 1) leads to 0.9, where there is no logarithm."""
@@ -147,11 +155,9 @@ def test_a_step_too_far_is_shortened_and_reported(beyond):
             raise np.linalg.LinAlgError("K is not positive definite")
         return Evaluation(np.nan if beyond == "no loss" else 0.0, [np.array(np.nan)], np.zeros(1))
 
-    run = Run(model, History({}), CallbackList([], None, {}))
-    outcome = optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 50, evaluate)
+    outcome = minimised(model, evaluate)
     assert tried[1] <= 1.0
     assert outcome.converged and "; 1 times a step was shortened: no finite" in outcome.message
-    run.restore_best()
     assert_allclose(model.x, 1.2, rtol=1e-3)
 
 
@@ -167,11 +173,9 @@ def test_a_search_that_meets_rounding_ends_and_has_converged():
         loss = 1000.0 + (x - 3.0) ** 2 + rng.uniform(0.0, 1e-3)
         return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]), 1e-3)
 
-    run = Run(model, History({}), CallbackList([], None, {}))
-    outcome = optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 50, evaluate)
+    outcome = minimised(model, evaluate)
     assert outcome.converged
     assert len(tried) <= 10
-    run.restore_best()
     assert_allclose(model.x, 3.0, atol=0.06)
 
 
@@ -183,9 +187,7 @@ def test_a_search_that_has_not_failed_goes_on_below_rounding():
         x = float(model.x.numpy())
         return Evaluation((x - 3.0) ** 2, [np.array(2.0 * (x - 3.0))], np.zeros(1), rounding=100.0)
 
-    run = Run(model, History({}), CallbackList([], None, {}))
-    assert optimizers.lbfgs(OuterVector([model.x]), 2.0, run, 50, evaluate).converged
-    run.restore_best()
+    assert minimised(model, evaluate, 2.0).converged
     assert_allclose(model.x, 3.0, atol=1e-3)
 
 
@@ -199,9 +201,7 @@ def test_a_large_loss_does_not_count_as_rounding():
         gradient = np.array([-400.0 * x * (y - x**2) - 2.0 * (1.0 - x), 200.0 * (y - x**2)])
         return Evaluation(loss, [gradient], np.array([-loss]), 1e-10)
 
-    run = Run(model, History({}), CallbackList([], None, {}))
-    assert optimizers.lbfgs(OuterVector([model.x]), 1.0, run, 200, evaluate).converged
-    run.restore_best()
+    assert minimised(model, evaluate).converged
     assert_allclose(model.x, [1.0, 1.0], atol=0.01)
 
 
@@ -215,11 +215,9 @@ def test_the_first_step_has_the_length_of_the_unit(unit):
         tried.append(x)
         return Evaluation((x - 50.0) ** 2, [np.array(2.0 * (x - 50.0))], np.zeros(1))
 
-    run = Run(model, History({}), CallbackList([], None, {}))
-    outcome = optimizers.lbfgs(OuterVector([model.x]), unit, run, 50, evaluate)
+    outcome = minimised(model, evaluate, unit)
     assert_allclose(tried[:2], [0.0, unit])
     assert outcome.converged
-    run.restore_best()
     assert_allclose(model.x, 50.0, atol=1e-3)
 
 
