@@ -39,6 +39,9 @@ PATIENCE, ENOUGH = 15, 1e-5
 """After so many steps the tolerance grows tenfold a step, up to this: where b and sigma2 cannot be
 told apart, there is a long way to go for nothing."""
 
+BLOCK = 16
+"""Tasks that are evaluated together: each is given all tasks up to the last of them, not all T."""
+
 SHORTENING, MAX_SHORTENINGS = 0.3, 8
 """A step that does not climb is tried again as this fraction of itself, so many times."""
 
@@ -51,7 +54,8 @@ class InnerSpectrum(NamedTuple):
     G0: AnyNDArray
     num_rows: float
     pairs: AnyNDArray
-    """[R, T^2], all products of two columns of Yr, summed over completions."""
+    """[R, T (T + 1) / 2], the products of two columns of Yr, summed over completions, in the order
+    of :func:`pairs_of_tasks`."""
 
     slack: float
     precision: float
@@ -60,6 +64,14 @@ class InnerSpectrum(NamedTuple):
     def rounding(self) -> float:
         """What an eigenvalue that should be zero may have become."""
         return self.precision * len(self.lam) * float(np.max(self.lam))
+
+    def first(self, num_tasks: int) -> "InnerSpectrum":
+        """The same of the first tasks alone."""
+        return self._replace(
+            Yr=self.Yr[:, :num_tasks],
+            G0=self.G0[:num_tasks, :num_tasks],
+            pairs=self.pairs[:, : num_tasks * (num_tasks + 1) // 2],
+        )
 
 
 class Box(NamedTuple):
@@ -96,8 +108,15 @@ def inner_spectrum(
 ) -> InnerSpectrum:
     """Form the products of targets, once a kernel matrix."""
     copies = Yr.reshape(-1, len(lam), Yr.shape[1])
-    pairs = sum(Y[:, :, None] * Y[:, None, :] for Y in copies).reshape(len(lam), -1)
+    early, late = pairs_of_tasks(Yr.shape[1])
+    pairs = sum(Y[:, early] * Y[:, late] for Y in copies)
     return InnerSpectrum(lam, Yr, G0, float(num_rows), pairs, float(slack), float(precision))
+
+
+def pairs_of_tasks(num_tasks: int) -> tuple[AnyNDArray, AnyNDArray]:
+    """Pairs (t, u), t <= u, in the order of u: those of the first tasks alone come first."""
+    late, early = np.tril_indices(num_tasks)
+    return early, late
 
 
 @check_shapes("lam: [N]", "U: [N, N]", "Y: [copies..., N, T]")
@@ -167,8 +186,30 @@ def task_residuals(spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyND
 def evaluate(
     spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyNDArray, learning: str
 ) -> Terms:
-    r"""
+    """
     Terms of the chain for single tasks, with exact first and second derivatives.
+
+    A task needs those before it: problems of early tasks are evaluated without the late ones.
+
+    :param tasks: The task of each problem.
+    :param parameters: (b, sigma2) of each problem.
+    """
+    num_problems = len(tasks)
+    terms = Terms(*(np.empty([num_problems, *shape]) for shape in ((), (2,), (2, 2))))
+    for block in np.unique(tasks // BLOCK):
+        members = np.flatnonzero(tasks // BLOCK == block)
+        known = spectrum.first(min((block + 1) * BLOCK, spectrum.Yr.shape[1]))
+        found = evaluate_block(known, tasks[members], parameters[members], learning)
+        for whole, part in zip(terms, found, strict=True):
+            whole[members] = part
+    return terms
+
+
+def evaluate_block(
+    spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyNDArray, learning: str
+) -> Terms:
+    r"""
+    Terms of the tasks of a spectrum.
 
     With :math:`S_b = K, S_s = I`, in the eigenbasis diagonal with entries :math:`l_b = \lambda,
     l_s = 1`, and :math:`c_i = Y_{<t}^\top K_{x,t}^{-1} S_i \alpha_t`, the hierarchical term has
@@ -180,9 +221,6 @@ def evaluate(
                  - \alpha^\top S_i K_x^{-1} S_j \alpha + c_i^\top (I + G)^{-1} c_j
 
     and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`.
-
-    :param tasks: The task of each problem.
-    :param parameters: (b, sigma2) of each problem.
     """
     lam, Yr, G0, num_rows, _, slack, _ = spectrum
     b, s = parameters.T
@@ -233,7 +271,10 @@ def invertible(M: AnyNDArray) -> AnyNDArray:
 def gram(spectrum: InnerSpectrum, weights: AnyNDArray, outside: AnyNDArray) -> AnyNDArray:
     """[Q, T, T], Yr^T diag(weights_q) Yr plus what lies outside the span."""
     num_tasks = spectrum.Yr.shape[1]
-    return (weights @ spectrum.pairs).reshape(-1, num_tasks, num_tasks) + outside
+    early, late = pairs_of_tasks(num_tasks)
+    place = np.empty([num_tasks, num_tasks], int)
+    place[early, late] = place[late, early] = np.arange(len(early))
+    return (weights @ spectrum.pairs)[:, place] + outside
 
 
 def symmetric_pairs(entries: AnyNDArray) -> AnyNDArray:

@@ -270,7 +270,14 @@ def em_step(
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, T]")
 def predictive_mean(solution: JointSolution, Kmn: TensorType) -> tf.Tensor:
     r"""Mean of f at the test points, :math:`k(X, X_*)^\top \alpha`."""
-    return tf.tensordot(rows_last(Kmn), solution.alpha, axes=[[-1], [0]])
+    return rows_last(from_rows(solution.alpha, Kmn))
+
+
+@check_shapes("A: [N, R]", "B: [N, batch..., M]", "return: [R, batch..., M]")
+def from_rows(A: TensorType, B: TensorType) -> tf.Tensor:
+    """A^T B, a sum over the rows of both; what is large is not transposed."""
+    product = tf.matmul(A, tf.reshape(B, [tf.shape(B)[0], -1]), transpose_a=True)
+    return tf.reshape(product, tf.concat([tf.shape(product)[:1], tf.shape(B)[1:]], axis=0))
 
 
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, N]")
@@ -296,13 +303,15 @@ def rotated_covariance(
     .. math:: q_j = d_j k_{**} - d_j^2 \, k_*^\top U \, \mathrm{diag}(1 / (\lambda d_j + 1)) \,
               U^\top k_*
     """
-    V = tf.linalg.matrix_transpose(tf.tensordot(rows_last(Kmn), solution.U, axes=[[-1], [0]]))
+    V = from_rows(solution.U, Kmn)  # [N, batch..., M]
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
+        V = tf.linalg.matrix_transpose(rows_last(V))
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]
         explained = tf.matmul(scaled, scaled, transpose_a=True)
         return d[:, None, None] * Knn[..., None, :, :] - explained
-    explained = tf.matmul(shrinkage * tf.square(d), tf.square(V), transpose_a=True)
+    explained = rows_last(from_rows(shrinkage * tf.square(d), tf.square(V)))  # [batch..., M, T]
+    explained = tf.linalg.matrix_transpose(explained)
     return tf.maximum(d[:, None] * Knn[..., None, :] - explained, tf.zeros([], d.dtype))
 
 

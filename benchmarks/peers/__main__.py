@@ -36,7 +36,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", help="folder of the Mulan tables; else $GPFLOW_COOL_DATA")
     parser.add_argument("--problems", help="names with commas between them, default: all")
     parser.add_argument("--methods", help="names with commas between them, default: all")
-    parser.add_argument("--splits", type=int, default=3, help="of real problems, default: 3")
+    parser.add_argument("--splits", type=int, default=10, help="of real problems, default: 10")
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="default: 2 1")
     parser.add_argument("--limit", type=int, default=300, help="seconds a fit, default: 300")
     parser.add_argument("--force", action="store_true", help="do again what is there")

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 Moments = tuple[np.ndarray, np.ndarray]
+Lengthscale = float | np.ndarray
+"""Where to start: one number, or one for each input."""
 
 COLUMNS = 2048
 """A model that predicts a full covariance over rows and tasks gets so many rows that it has about

@@ -1,8 +1,8 @@
 """
 Who is compared.
 
-All have one squared exponential kernel with one lengthscale, started at the same value, except
-`botorch`, which keeps the kernel and the priors that BoTorch has by default.
+All have one squared exponential kernel, started at the same lengthscale, except `botorch`, which
+keeps the kernel and the priors that BoTorch has by default.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .fitted import Fitted
+from .fitted import Fitted, Lengthscale
 
 
 class Method(NamedTuple):
@@ -38,16 +38,15 @@ class Method(NamedTuple):
     def installed(self) -> bool:
         return find_spec(self.package) is not None
 
-    def load(self) -> Callable[[np.ndarray, np.ndarray, float], Fitted]:
+    def load(self) -> Callable[[np.ndarray, np.ndarray, Lengthscale], Fitted]:
         """The function, its package imported."""
         module, name = self.function.split(".")
         found = getattr(import_module(f"benchmarks.peers.{module}"), name)
         return partial(found, **self.arguments)
 
 
-def cool(learning: str, optimizer: str) -> Method:
-    arguments = {"learning": learning, "optimizer": optimizer}
-    name = f"cool-{learning}" + ("-scipy" if optimizer == "scipy" else "")
+def cool(name: str, learning: str, optimizer: str = "profile", orders: int = 1) -> Method:
+    arguments = {"learning": learning, "optimizer": optimizer, "orders": orders}
     return Method(name, "gpflow_cool", "tensorflow_methods.cool", arguments, correlated_noise=True)
 
 
@@ -64,8 +63,9 @@ def botorch(name: str, full_noise: bool, shared_kernel: bool) -> Method:
 
 
 ALL = (
-    cool("hierarchical", "profile"),
-    cool("approximate", "profile"),
+    cool("cool-hierarchical", "hierarchical"),
+    cool("cool-averaged", "hierarchical", orders=8),
+    cool("cool-approximate", "approximate"),
     gpytorch("full", 50),
     gpytorch("iid", 50),
     botorch("botorch", full_noise=False, shared_kernel=False),
@@ -76,7 +76,7 @@ ALL = (
     Method("gpflow-svgp", "gpflow", "tensorflow_methods.svgp", coupled=False),
     Method("gpflow-independent", "gpflow", "tensorflow_methods.independent", coupled=False),
     Method("sklearn-independent", "sklearn", "sklearn_methods.independent", coupled=False),
-    cool("hierarchical", "scipy"),
-    cool("approximate", "scipy"),
+    cool("cool-hierarchical-scipy", "hierarchical", "scipy"),
+    cool("cool-approximate-scipy", "approximate", "scipy"),
 )
 BY_NAME = {method.name: method for method in ALL}

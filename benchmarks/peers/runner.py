@@ -19,6 +19,7 @@ from gpflow_cool.studies.partition import Partition
 
 from .methods import Method
 from .problems import Problem, load
+from .worker import OVERTIME
 
 Row = dict[str, Any]
 
@@ -90,7 +91,7 @@ def run(
         for problem in (p for p in problems if split == 0 or p.table):
             with tempfile.TemporaryDirectory() as folder:
                 part = load(problem, split, data)
-                save_data(Path(folder), part)
+                save_data(Path(folder), part, problem.ard)
                 for method in methods:
                     if part.Y.size > method.largest:
                         continue
@@ -98,7 +99,9 @@ def run(
                     for key in keys(problem, method, split, tried):
                         if force or results.find(**key) is None:
                             row = {**key, "N": problem.N, "T": problem.T, "limit": limit}
-                            row |= measure(method, key["threads"], Path(folder), part, limit)
+                            where = Path(folder)
+                            todo = stages(problem, split)
+                            row |= measure(method, key["threads"], where, part, limit, todo)
                             results.put(row)
                             print(line(row), flush=True)
                         if results.find(**key, status=OK) is None:
@@ -122,20 +125,30 @@ def best_threads(results: Results, problem: Problem, method: Method) -> list[int
     return [min(rows, key=lambda row: row[BETTER])["threads"]] if rows else []
 
 
-def save_data(folder: Path, part: Partition) -> None:
+def stages(problem: Problem, split: int) -> str:
+    """What a worker does besides a fit: times come from the first split alone."""
+    first = ("warm", "score", "predict") if problem.predicted else ("warm",)
+    return ",".join(first) if split == 0 else "score"
+
+
+def save_data(folder: Path, part: Partition, ard: bool) -> None:
     """What a worker needs, so that it imports nothing but its own package."""
     lengthscale = half_median_distance(part.X)
+    if ard:
+        lengthscale = np.full(part.X.shape[1], lengthscale)
     np.savez(folder / "data.npz", X=part.X, Y=part.Y, X_test=part.X_test, lengthscale=lengthscale)
 
 
-def measure(method: Method, threads: int, folder: Path, part: Partition, limit: int) -> Row:
+def measure(
+    method: Method, threads: int, folder: Path, part: Partition, limit: int, stages: str
+) -> Row:
     """What a worker tells, the scores of its predictions, and how it ended."""
     if not method.installed():
         return {"status": NOT_INSTALLED}
     predictions = folder / "predictions.npz"
     predictions.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.peers.worker", method.name]
-    command += [str(folder / "data.npz"), str(predictions), str(limit)]
+    command += [str(folder / "data.npz"), str(predictions), str(limit), stages]
     environment = {**os.environ, **dict.fromkeys(VARIABLES, str(threads))}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -153,7 +166,7 @@ def status(done: "subprocess.CompletedProcess[str]") -> str:
     """Why a worker ended."""
     if done.returncode == 0:
         return OK
-    if done.returncode == -14:  # SIGALRM
+    if done.returncode == OVERTIME:
         return TOO_LONG
     lines = done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"]
     return f"failed: {lines[-1][:200]}"

@@ -4,10 +4,10 @@ import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from .fitted import Fitted, Moments, diagonal
+from .fitted import Fitted, Lengthscale, Moments, diagonal
 
 
-def independent(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
+def independent(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
     """One `GaussianProcessRegressor` a task."""
     models = []
     for y in Y.T:

@@ -11,6 +11,13 @@ from .runner import BETTER, NOT_INSTALLED, OK, TOO_LONG
 MEASURES = ("cold", "warm", "predict", "memory", "parameters", "threads")
 
 
+class Scores(NamedTuple):
+    """Of one split."""
+
+    rmse: float
+    nlpd: float
+
+
 class Summary(NamedTuple):
     """A method on a problem; NaN where nothing was measured."""
 
@@ -23,12 +30,21 @@ class Summary(NamedTuple):
     memory: float
     parameters: float
     threads: float
-    rmse: float
-    """Mean over splits, as the next."""
-    nlpd: float
     splits: int
     """That did not fail."""
     failures: int
+    scores: dict[int, Scores]
+    """By split."""
+
+    @property
+    def rmse(self) -> float:
+        """Mean over splits."""
+        return mean(scores.rmse for scores in self.scores.values())
+
+    @property
+    def nlpd(self) -> float:
+        """Mean over splits."""
+        return mean(scores.nlpd for scores in self.scores.values())
 
 
 Summaries = dict[tuple[str, str], Summary]
@@ -62,10 +78,13 @@ def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summar
         method,
         first["status"],
         *(first.get(name, np.nan) for name in MEASURES),
-        rmse=mean(row["rmse"] for row in by_split.values()),
-        nlpd=mean(row["nlpd"] for row in by_split.values()),
         splits=len(by_split),
         failures=len(failed - set(by_split)),
+        scores={
+            split: Scores(row["rmse"], row["nlpd"])
+            for split, row in by_split.items()
+            if "rmse" in row
+        },
     )
 
 

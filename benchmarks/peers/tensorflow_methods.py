@@ -7,14 +7,14 @@ from gpflow.keras import tf_keras
 
 from gpflow_cool import CoolMTGP
 
-from .fitted import Fitted, Moments, Training, diagonal, in_chunks
+from .fitted import Fitted, Lengthscale, Moments, Training, diagonal, in_chunks
 
 INDUCING = 200
 STEPS = 200
 """L-BFGS steps at most, for the models of GPflow; ours has its own limit."""
 
 
-def kernel(lengthscale: float) -> gpflow.kernels.Kernel:
+def kernel(lengthscale: Lengthscale) -> gpflow.kernels.Kernel:
     return gpflow.kernels.SquaredExponential(lengthscales=lengthscale)
 
 
@@ -28,12 +28,19 @@ def minimize(model: gpflow.models.BayesianModel, closure: object) -> None:
 
 
 def cool(
-    X: np.ndarray, Y: np.ndarray, lengthscale: float, *, learning: str, optimizer: str
+    X: np.ndarray,
+    Y: np.ndarray,
+    lengthscale: Lengthscale,
+    *,
+    learning: str,
+    optimizer: str,
+    orders: int,
 ) -> Fitted:
-    """CoolMTGP."""
+    """CoolMTGP, averaged over orders of the tasks as `CoolMTGPRegressor` does, or not."""
     model = CoolMTGP((X, Y), kernel(lengthscale), learning=learning)
     model.fit(optimizer, verbose=0)
-    posterior = model.posterior()
+    trained = model if orders == 1 else model.average_over_orders(orders, seed=0)
+    posterior = trained.posterior()
     moments = tf.function(lambda Xnew: posterior.predict_y(Xnew, full_output_cov=True))
 
     def predict(Xnew: np.ndarray) -> Moments:
@@ -43,7 +50,7 @@ def cool(
     return Fitted(predict, count(model))
 
 
-def coregion(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
+def coregion(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
     """GPflow's `GPR` with `Coregion`, rank 2 as its notebook has it."""
     D, T = X.shape[1], Y.shape[1]
 
@@ -68,7 +75,7 @@ def coregion(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
     return Fitted(lambda Xnew: in_chunks(predict, Xnew, T), count(model))
 
 
-def svgp(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
+def svgp(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
     """GPflow's `SVGP` with `SharedIndependent`: 200 inducing points, at most half the rows."""
     T = Y.shape[1]
     rows = np.random.default_rng(0).permutation(len(X))[: min(INDUCING, len(X) // 2)]
@@ -124,7 +131,7 @@ def coregionalization(
     return Training(step, predict)
 
 
-def independent(X: np.ndarray, Y: np.ndarray, lengthscale: float) -> Fitted:
+def independent(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
     """One GPflow `GPR` a task."""
     models = [
         gpflow.models.GPR((X, y[:, None]), kernel(lengthscale), noise_variance=0.1) for y in Y.T

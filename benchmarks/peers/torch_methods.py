@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal
 
-from .fitted import Fitted, Moments, Training, in_chunks
+from .fitted import Fitted, Lengthscale, Moments, Training, in_chunks
 
 LEARNING_RATE = 0.1
 NO_BATCH = torch.Size([])
@@ -72,19 +72,21 @@ def tensors(X: np.ndarray, Y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(X), torch.tensor(Y)
 
 
-def rbf(lengthscale: float, batch_shape: torch.Size = NO_BATCH) -> gpytorch.kernels.Kernel:
-    kernel = gpytorch.kernels.RBFKernel(batch_shape=batch_shape)
-    kernel.lengthscale = lengthscale
+def rbf(lengthscale: Lengthscale, batch_shape: torch.Size = NO_BATCH) -> gpytorch.kernels.Kernel:
+    inputs = np.size(lengthscale) if np.ndim(lengthscale) else None
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=inputs, batch_shape=batch_shape)
+    kernel.lengthscale = torch.as_tensor(lengthscale)
     return kernel
 
 
-def fitted(model: gpytorch.models.GP, T: int) -> Fitted:
+def fitted(model: gpytorch.models.GP, T: int, *, full_noise: bool) -> Fitted:
     model.eval()
     model.likelihood.eval()
+    # With a diagonal task noise the covariance of fast_pred_var is wrong.
+    fast = gpytorch.settings.fast_pred_var(full_noise)
 
     def predict(Xnew: np.ndarray) -> Moments:
-        # Not fast_pred_var: with a diagonal task noise its covariance is wrong.
-        with torch.no_grad():
+        with torch.no_grad(), fast:
             joint = model.likelihood(model(torch.tensor(Xnew)))
             S = joint.covariance_matrix.reshape(len(Xnew), T, len(Xnew), T)
             return joint.mean.numpy(), S.numpy()
@@ -94,7 +96,7 @@ def fitted(model: gpytorch.models.GP, T: int) -> Fitted:
 
 
 def multitask(
-    X: np.ndarray, Y: np.ndarray, lengthscale: float, *, full_noise: bool, steps: int
+    X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale, *, full_noise: bool, steps: int
 ) -> Fitted:
     """GPyTorch's `MultitaskKernel`, trained by Adam as its tutorial does."""
     Xt, Yt = tensors(X, Y)
@@ -109,11 +111,11 @@ def multitask(
         loss = -evidence(model(Xt), Yt)
         loss.backward()
         optimizer.step()
-    return fitted(model, T)
+    return fitted(model, T, full_noise=full_noise)
 
 
 def botorch(
-    X: np.ndarray, Y: np.ndarray, lengthscale: float, *, full_noise: bool, shared_kernel: bool
+    X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale, *, full_noise: bool, shared_kernel: bool
 ) -> Fitted:
     """
     BoTorch's `KroneckerMultiTaskGP`.
@@ -133,7 +135,7 @@ def botorch(
         likelihood_rank=T if full_noise else 0,
     )
     fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
-    return fitted(model, T)
+    return fitted(model, T, full_noise=full_noise)
 
 
 def coregionalization(
