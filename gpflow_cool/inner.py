@@ -174,7 +174,7 @@ def task_residuals(spectrum: InnerSpectrum, tasks: AnyNDArray, parameters: AnyND
     d = 1.0 / (b[:, None] * lam + s[:, None])
     mask = np.arange(num_tasks) < tasks[:, None]
     G = gram(spectrum, d, G0 / s[:, None, None])
-    M = invertible(np.eye(num_tasks) + (mask[:, :, None] & mask[:, None, :]) * G)
+    M = invertible(np.eye(num_tasks) + (mask[:, :, None] & mask[:, None, :]) * G, mask)
     own_column = np.take_along_axis(G, tasks[:, None, None], 1)[:, 0]
     w = np.linalg.solve(M, (mask * own_column)[..., None])[..., 0]
     contrast = (np.arange(num_tasks) == tasks[:, None]) - w
@@ -258,14 +258,16 @@ def evaluate_block(
     )
 
 
-def invertible(M: AnyNDArray) -> AnyNDArray:
+def invertible(M: AnyNDArray, mask: AnyNDArray) -> AnyNDArray:
     """
     Matrices I + G, [Q, T, T], with so much added to the diagonal that they have an inverse: where G
     is beyond 1e16, rounding swallows I, and tasks that are copies leave nothing else.
+
+    :param mask: [Q, T], where M is more than padding, which stays as it is.
     """
     sizes = np.max(np.diagonal(M, axis1=1, axis2=2), axis=1)
-    ridge = np.where(sizes > HUGE, M.shape[1] * np.finfo(M.dtype).eps * sizes, 0.0)
-    return M + ridge[:, None, None] * np.eye(M.shape[1])
+    ridge = np.where(sizes > HUGE, np.sum(mask, axis=1) * np.finfo(M.dtype).eps * sizes, 0.0)
+    return M + (ridge[:, None] * mask)[:, :, None] * np.eye(M.shape[1])
 
 
 def gram(spectrum: InnerSpectrum, weights: AnyNDArray, outside: AnyNDArray) -> AnyNDArray:

@@ -280,6 +280,13 @@ def from_rows(A: TensorType, B: TensorType) -> tf.Tensor:
     return tf.reshape(product, tf.concat([tf.shape(product)[:1], tf.shape(B)[1:]], axis=0))
 
 
+@check_shapes("A: [R, batch..., M]", "return: [batch..., R, M]")
+def batch_first(A: TensorType) -> tf.Tensor:
+    """What :func:`from_rows` gives, as a batch of matrices."""
+    rank = tf.rank(A)
+    return tf.transpose(A, tf.concat([tf.range(1, rank - 1), [0, rank - 1]], axis=0))
+
+
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, N]")
 def rows_last(Kmn: TensorType) -> tf.Tensor:
     """GPflow gives cross-covariances with the training rows first; a batch wants them last."""
@@ -306,12 +313,11 @@ def rotated_covariance(
     V = from_rows(solution.U, Kmn)  # [N, batch..., M]
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
-        V = tf.linalg.matrix_transpose(rows_last(V))
+        V = batch_first(V)
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]
         explained = tf.matmul(scaled, scaled, transpose_a=True)
         return d[:, None, None] * Knn[..., None, :, :] - explained
-    explained = rows_last(from_rows(shrinkage * tf.square(d), tf.square(V)))  # [batch..., M, T]
-    explained = tf.linalg.matrix_transpose(explained)
+    explained = batch_first(from_rows(shrinkage * tf.square(d), tf.square(V)))
     return tf.maximum(d[:, None] * Knn[..., None, :] - explained, tf.zeros([], d.dtype))
 
 

@@ -77,13 +77,14 @@ def test_results_survive_and_replace(tmp_path):
 
 def test_summary_takes_the_faster_threads_and_the_mean_of_splits():
     rows = [
-        row("botorch", "enb", threads=1, warm=3.0, memory=7.0),
+        row("botorch", "enb", threads=1, warm=3.0, memory=7.0, predict=0.05),
         row("botorch", "enb", threads=2, warm=2.0, memory=9.0),
         row("botorch", "enb", split=1, threads=2, warm=1.0, nlpd=2.0),
         row("botorch", "enb", split=2, threads=2, status="failed: no"),
     ]
     found = summarise(rows)["enb", "botorch"]
-    assert (found.warm, found.memory, found.threads) == (2.0, 9.0, 2)
+    assert (found.warm, found.memory, found.predict) == (2.0, 9.0, 0.05)
+    assert found.threads == "1 2 1"
     assert (found.nlpd, found.splits, found.failures) == (1.5, 2, 1)
 
 
@@ -110,12 +111,16 @@ def test_a_peer_that_is_too_slow_counts_with_what_it_took():
         {**key, "method": "gpflow-coregion"},  # stopped in its first fit
         row("cool-hierarchical"),
         {**row("gpytorch-full-50", warm=4.0, status=TOO_LONG), "limit": 300},  # in its prediction
+        row("cool-hierarchical", "enb"),
+        {**row("gpytorch-full-50", "enb", nlpd=0.5, status=TOO_LONG), "limit": 300},
     ]
     claims = {(bar.claim, bar.problem): bar for bar in bars(summarise(rows))}
     bar = claims["cold fit, 20 times faster than GPR with Coregion", "N100-T16"]
     assert (bar.measured, bar.holds) == ("150.00 (gpflow-coregion)", True)
     bar = claims["warm fit, 3 times faster than peers with correlated noise", "N800-T16"]
     assert (bar.measured, bar.holds) == ("4.00 (gpytorch-full-50)", True)
+    bar = claims["joint NLPD within 0.02", "enb"]
+    assert (bar.measured, bar.holds) == ("+0.500 nats (gpytorch-full-50, splits: 1)", False)
 
 
 def test_other_bars():
@@ -186,7 +191,7 @@ def test_page_has_bars_rows_and_picture(tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "A note." in page and results.machine in page
     assert "Held: 6 of 10 for `cool-hierarchical`" in page and "**falls short**: 2.00" in page
-    assert "| cool-hierarchical | 2 | 1 | 0.1 | 100 | 0.500 | 1.000 | 3 | 0 of 1 | 1 |" in page
+    assert "| cool-hierarchical | 2 | 1 | 0.1 | 100 | 0.500 | 1.000 | 3 | 0 of 1 | 1 1 1 |" in page
     assert "| botorch: not installed |" in page
     assert (tmp_path / "images/benchmarks.png").stat().st_size > 10_000
 

@@ -156,6 +156,34 @@ def test_terms_equal_the_chain(rng, rank, learning):
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("rank", [None, 4])
+@pytest.mark.parametrize("T", [inner.BLOCK, inner.BLOCK + 1, 2 * inner.BLOCK + 1])
+def test_blocks_of_tasks_in_any_order_equal_dense(rng, T, rank, learning):
+    p, F = random_problem(rng, 9, T), rng.normal(size=(9, rank or 9))
+    K = p.K if rank is None else F @ F.T
+    spectrum = exact(K, p.Y) if rank is None else low_rank(F, p.Y)
+    tasks = rng.permutation(T)
+    at = np.stack([p.b, p.sigma2], axis=1)[tasks]
+    terms = inner.evaluate(spectrum, tasks, at, learning)
+    dense = (K, p.Y, p.b, p.sigma2)
+    g = ref.analytic_gradients(*dense, learning)
+    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning)[tasks])
+    assert_close(terms.gradient, np.stack([g.b, g.sigma2], axis=1)[tasks], rtol=1e-8)
+    assert_close(terms.hessian, dense_hessians(*dense, learning)[tasks], rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_targets_beyond_rounding_do_not_see_the_tasks_after_them(rng, learning):
+    p = random_problem(rng, 9, 6)
+    spectrum, task = exact(p.K, 1e9 * p.Y), np.array([3])
+    at = np.array([[p.b[3], p.sigma2[3]]])
+    whole = inner.evaluate_block(spectrum, task, at, learning)
+    alone = inner.evaluate_block(spectrum.first(4), task, at, learning)
+    for one, other in zip(whole, alone, strict=True):
+        assert_close(one, other, rtol=1e-10)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
 def test_problems_of_a_batch_do_not_mix(rng, learning):
     p = random_problem(rng, 9, 4)
     spectrum = exact(p.K, p.Y)

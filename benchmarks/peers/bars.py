@@ -117,9 +117,10 @@ def quality_bars(found: Summaries, method: str) -> list[Bar]:
     lines: list[Bar] = []
     for problem in problems.REAL:
         mine, rivals = ours(found, problem.name, method), peers(found, problem.name, "nlpd")
+        rivals = [peer for peer in rivals if mine and mine.scores.keys() & peer.scores.keys()]
         for score in SCORES if mine and rivals else ():
-            extras = [score.behind(mine, peer) for peer in rivals]
-            extra, best = max(zip(extras, rivals, strict=True), key=lambda pair: pair[0])
+            extras = [(score.behind(mine, peer), peer) for peer in rivals]
+            extra, best = max(extras, key=lambda pair: pair[0])
             splits = len(mine.scores.keys() & best.scores.keys())
             text = f"{score.text.format(extra)} ({best.method}, splits: {splits})"
             lines.append(Bar(score.claim, problem.name, method, text, extra <= score.most))

@@ -2,7 +2,7 @@
 Who is compared.
 
 All have one squared exponential kernel, started at the same lengthscale, except `botorch`, which
-keeps the kernel and the priors that BoTorch has by default.
+keeps the kernel that BoTorch has by default; BoTorch's priors of task covariance and noise stay.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,8 @@ def gpytorch(noise: str, steps: int) -> Method:
 
 def botorch(name: str, full_noise: bool, shared_kernel: bool) -> Method:
     arguments = {"full_noise": full_noise, "shared_kernel": shared_kernel}
-    return Method(name, "botorch", "torch_methods.botorch", arguments, correlated_noise=full_noise)
+    function = "botorch_methods.kronecker"
+    return Method(name, "botorch", function, arguments, correlated_noise=full_noise)
 
 
 ALL = (

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ Row = dict[str, Any]
 
 KEY = ("problem", "method", "split", "threads")
 OK, NOT_INSTALLED, TOO_LONG = "ok", "not installed", "over the time limit"
+STAGES, IMPORT = 4, 120
+"""A worker is killed after so many times the limit, and so many seconds."""
 BETTER = "warm"
 """Of the thread counts, that with less of this is the better."""
 VARIABLES = (
@@ -115,12 +118,12 @@ def keys(problem: Problem, method: Method, split: int, threads: Iterable[int]) -
 
 
 def best_threads(results: Results, problem: Problem, method: Method) -> list[int]:
-    """The number of threads that was faster on the first split; none if it failed there."""
+    """The number of threads that was faster on the first split; none if nothing was scored."""
     rows = [
         row
         for row in results.rows
         if (row["problem"], row["method"], row["split"]) == (problem.name, method.name, 0)
-        and row["status"] == OK
+        and {BETTER, "rmse"} <= row.keys()
     ]
     return [min(rows, key=lambda row: row[BETTER])["threads"]] if rows else []
 
@@ -151,24 +154,31 @@ def measure(
     command += [str(folder / "data.npz"), str(predictions), str(limit), stages]
     environment = {**os.environ, **dict.fromkeys(VARIABLES, str(threads))}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        try:
+            stdout, stderr = worker.communicate(timeout=STAGES * limit + IMPORT)
+        except subprocess.TimeoutExpired:  # its alarm waits for the end of a long call
+            worker.kill()
+            stdout, stderr = worker.communicate()
     row: Row = {}
-    for text in done.stdout.splitlines():
+    for text in stdout.splitlines():
         if text.startswith("{"):
             row |= json.loads(text)
-    row["status"] = status(done)
+    row["status"] = status(worker.returncode, stderr)
     if predictions.is_file():
         row |= scores(part, predictions)
     return row
 
 
-def status(done: "subprocess.CompletedProcess[str]") -> str:
+def status(code: int, stderr: str) -> str:
     """Why a worker ended."""
-    if done.returncode == 0:
+    if code == 0:
         return OK
-    if done.returncode == OVERTIME:
+    if code in (OVERTIME, -signal.SIGKILL):
         return TOO_LONG
-    lines = done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"]
+    lines = stderr.strip().splitlines() or [f"ended by signal {-code}"]
     return f"failed: {lines[-1][:200]}"
 
 

@@ -1,6 +1,7 @@
 """What the rows of results say: one summary for each problem and method."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from . import methods, problems
 from .runner import BETTER, NOT_INSTALLED, OK, TOO_LONG
 
-MEASURES = ("cold", "warm", "predict", "memory", "parameters", "threads")
+SECONDS = ("cold", "warm", "predict")
 
 
 class Scores(NamedTuple):
@@ -29,7 +30,8 @@ class Summary(NamedTuple):
     predict: float
     memory: float
     parameters: float
-    threads: float
+    threads: str
+    """Of the three numbers of seconds."""
     splits: int
     """That did not fail."""
     failures: int
@@ -64,20 +66,24 @@ def summarise(rows: Iterable[dict[str, Any]]) -> Summaries:
 
 def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summary:
     """
-    Time and memory of the first split with the better thread count, scores of all splits.
+    Seconds of the first split with the better thread count, scores of all splits.
 
     What a row measured before it failed counts; a fit that was stopped took at least its limit.
     """
     rows = [with_limit(row) for row in rows]
-    good = [row for row in rows if row["status"] == OK]
+    good = [row for row in rows if row["status"] == OK or is_scored(row)]
     first = sorted(rows, key=lambda row: (row["status"] != OK, row["split"], speed(row)))[0]
+    alike = [row for row in rows if all(row[key] == first[key] for key in ("status", "split"))]
+    best = [min(alike, key=partial(speed, column=name)) for name in SECONDS]
     by_split = {row["split"]: row for row in sorted(good, key=speed, reverse=True)}
     failed = {row["split"] for row in rows if row["status"] not in (OK, NOT_INSTALLED)}
     return Summary(
         problem,
         method,
         first["status"],
-        *(first.get(name, np.nan) for name in MEASURES),
+        *(row.get(name, np.nan) for name, row in zip(SECONDS, best, strict=True)),
+        *(first.get(name, np.nan) for name in ("memory", "parameters")),
+        threads=" ".join(str(row["threads"]) for row in best),
         splits=len(by_split),
         failures=len(failed - set(by_split)),
         scores={
@@ -88,6 +94,11 @@ def summary(problem: str, method: str, rows: Sequence[dict[str, Any]]) -> Summar
     )
 
 
+def is_scored(row: dict[str, Any]) -> bool:
+    """Whether a row that took too long did so after it was scored."""
+    return row["status"] == TOO_LONG and "rmse" in row
+
+
 def with_limit(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the limit for seconds of a fit that reached it."""
     if row["status"] != TOO_LONG:
@@ -95,8 +106,8 @@ def with_limit(row: dict[str, Any]) -> dict[str, Any]:
     return {"cold": row["limit"], "warm": row.get("cold", row["limit"]), **row}
 
 
-def speed(row: dict[str, Any]) -> float:
-    return row.get(BETTER, np.inf)
+def speed(row: dict[str, Any], column: str = BETTER) -> float:
+    return row.get(column, np.inf)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -82,7 +82,7 @@ def svgp(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
     points = gpflow.inducing_variables.InducingPoints(X[rows])
     model = gpflow.models.SVGP(
         gpflow.kernels.SharedIndependent(kernel(lengthscale), output_dim=T),
-        gpflow.likelihoods.Gaussian(0.1),
+        gpflow.likelihoods.Gaussian(np.full((1, T), 0.1)),
         gpflow.inducing_variables.SharedIndependentInducingVariables(points),
         num_latent_gps=T,
     )

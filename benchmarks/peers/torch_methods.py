@@ -1,4 +1,4 @@
-"""What GPyTorch and BoTorch offer, the exact models in double precision as BoTorch asks for."""
+"""What GPyTorch offers, the exact models in double precision as BoTorch asks for."""
 
 import gpytorch
 import numpy as np
@@ -111,30 +111,6 @@ def multitask(
         loss = -evidence(model(Xt), Yt)
         loss.backward()
         optimizer.step()
-    return fitted(model, T, full_noise=full_noise)
-
-
-def botorch(
-    X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale, *, full_noise: bool, shared_kernel: bool
-) -> Fitted:
-    """
-    BoTorch's `KroneckerMultiTaskGP`.
-
-    :param shared_kernel: Whether it has everybody's kernel, or BoTorch's own, with a lengthscale
-        for each input and a prior.
-    """
-    from botorch.fit import fit_gpytorch_mll
-    from botorch.models import KroneckerMultiTaskGP
-
-    Xt, Yt = tensors(X, Y)
-    T = Y.shape[1]
-    model = KroneckerMultiTaskGP(
-        Xt,
-        Yt,
-        data_covar_module=rbf(lengthscale) if shared_kernel else None,
-        likelihood_rank=T if full_noise else 0,
-    )
-    fit_gpytorch_mll(gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model))
     return fitted(model, T, full_noise=full_noise)
 
 

@@ -22,6 +22,7 @@ from .methods import BY_NAME
 ROWS = 1000
 SLOW = 20.0
 """What took so many seconds is not repeated: tracing is a small part of it."""
+REPEATS = 6
 OVERTIME = 75
 """How a process ends that took too long."""
 MEMORY = 12 << 30
@@ -32,6 +33,14 @@ def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     value = function()
     return time.perf_counter() - start, value
+
+
+def best_seconds(function: Callable[[], Any]) -> float:
+    """Of up to six calls, as long as those before took less than `SLOW` together."""
+    took = [seconds(function)[0]]
+    while len(took) < REPEATS and sum(took) < SLOW:
+        took.append(seconds(function)[0])
+    return min(took)
 
 
 def memory(field: str) -> int:
@@ -67,13 +76,17 @@ def measure(method: str, data: str, predictions: str, limit: int, stages: str) -
         signal.alarm(limit)
         return function(X, Y, lengthscale if lengthscale.ndim else float(lengthscale))
 
+    trained: list[float] = []
+
     def give_up(*_: Any) -> None:
-        tell(memory=memory("VmHWM") - before)
+        if not trained:
+            tell(memory=memory("VmHWM") - before)
         os._exit(OVERTIME)
 
     signal.signal(signal.SIGALRM, give_up)
     cold, model = seconds(fit)
     busy = time.process_time() - busy  # says more than the clock where others use the machine
+    trained.append(cold)
     peak = memory("VmHWM") - before
     tell(cold=cold, cold_cpu=busy, memory=peak, parameters=model.parameters)
     if "warm" in stages:
@@ -86,8 +99,8 @@ def measure(method: str, data: str, predictions: str, limit: int, stages: str) -
     if "predict" in stages:
         signal.alarm(limit)
         Xnew = np.random.default_rng(0).normal(size=[ROWS, X.shape[1]])
-        first, _ = seconds(lambda: model.predict(Xnew))
-        tell(predict=first if first > SLOW else seconds(lambda: model.predict(Xnew))[0])
+        tell(predict=best_seconds(lambda: model.predict(Xnew)))
+    signal.alarm(0)
 
 
 if __name__ == "__main__":
