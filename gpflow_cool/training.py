@@ -224,7 +224,7 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     if not moved:
         return
     parameters, here, there = zip(*moved, strict=True)
-    far = [FAR * value if is_admissible(p, FAR * value) else value for p, _, value in moved]
+    far = [longer(parameter, value) for parameter, _, value in moved]
     outcomes: list[tuple[float, list[AnyNDArray]]] = []
     for values in (here, there, far):
         assign_all(parameters, values)
@@ -235,6 +235,15 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
         assign_all(parameters, here)
         return
     restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
+
+
+def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:
+    """
+    A single lengthscale times `FAR` where that may be. One for each input stays: each grows by
+    itself where it should, and those that have grown too far have no gradient to come back by.
+    """
+    far = FAR * lengthscales
+    return far if np.size(far) == 1 and is_admissible(parameter, far) else lengthscales
 
 
 def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> None:

@@ -13,11 +13,12 @@ import tensorflow_probability as tfp
 from gpflow.keras import tf_keras
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gpflow_cool import CoolMTGP, SparseCoolMTGP, inner, optimizers
+from gpflow_cool import CoolMTGP, SparseCoolMTGP, inner, optimizers, training
 from gpflow_cool.callbacks import CallbackList
 from gpflow_cool.history import History, Run
 from gpflow_cool.outer import OuterVector
-from gpflow_cool.profile import Evaluation
+from gpflow_cool.profile import Evaluation, ProfiledChain
+from gpflow_cool.starting import half_median_distance
 
 
 @pytest.fixture(name="data")
@@ -234,6 +235,23 @@ def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
         model.x.assign(x)
         assert remembered().loss == x
     assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
+
+
+@pytest.mark.parametrize("lengthscales, is_tried", [(1.0, True), ([1.0, 1.0], False)])
+def test_only_a_single_lengthscale_is_started_long(data, monkeypatch, lengthscales, is_tried):
+    """One for each input would lose inputs that way: a long one has no gradient to come back by."""
+    seen, evaluate = [], ProfiledChain.evaluate
+
+    def spy(profile):
+        seen.append(profile.model.kernel.lengthscales.numpy())
+        return evaluate(profile)
+
+    monkeypatch.setattr(ProfiledChain, "evaluate", spy)
+    model = CoolMTGP(data, gpflow.kernels.SquaredExponential(lengthscales=lengthscales))
+    model.fit(steps=1, verbose=0)
+    centre = half_median_distance(data[0])
+    assert_allclose(seen[1], np.full_like(seen[1], centre))
+    assert is_tried == any(np.allclose(tried, training.FAR * centre) for tried in seen)
 
 
 def test_a_fit_finds_the_optimum_at_long_lengthscales():
