@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 from . import problems
 from .bars import OURS, Bar, bars
@@ -155,12 +156,21 @@ def panel(ax: Any, found: Summaries, sizes: tuple[problems.Problem, ...], axis: 
         if points:
             x, y = np.transpose(points)
             style = {"marker": "o" if method.ours else ".", "linewidth": 2.5 if method.ours else 1}
-            ax.loglog(x, y, label=method.name + slope(x, y), color=f"C{index % 10}", **style)
-    ax.grid(alpha=0.3, which="both")
+            colour = matplotlib.colormaps["tab20"](index)
+            ax.loglog(x, y, label=method.name + slope(x, y), color=colour, **style)
+    ticks = [getattr(size, axis) for size in sizes]
+    ax.set_xticks(ticks, labels=map(str, ticks))
+    ax.minorticks_off()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.grid(alpha=0.3)
     if ax.lines:
         ax.legend(fontsize="x-small")
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> str:
     """Of the line through all points of the curve."""
-    return f", slope {np.polyfit(np.log(x), np.log(y), 1)[0]:.1f}" if len(x) > 1 else ""
+    if len(x) < 2:
+        return ""
+    value = round(np.polyfit(np.log(x), np.log(y), 1)[0], 1)
+    return f", slope {value + 0.0:.1f}"  # not -0.0
