@@ -95,7 +95,7 @@ def bar_table(found: list[Bar]) -> str:
     text = ", ".join(
         f"{h} of {n} for `{method}`" for h, n, method in zip(held, count, OURS, strict=True)
     )
-    title = f"## What must hold\n\nRatios of one run. Held: {text}.\n"
+    title = f"## What must hold\n\nRatios to the best peer, or of ours to ours. Held: {text}.\n"
     return f"{title}\n{markdown(('bar', 'problem', *OURS), lines)}"
 
 

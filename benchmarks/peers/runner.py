@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -159,14 +158,16 @@ def measure(
     ) as worker:
         try:
             stdout, stderr = worker.communicate(timeout=STAGES * limit + IMPORT)
+            code = worker.returncode
         except subprocess.TimeoutExpired:  # its alarm waits for the end of a long call
             worker.kill()
             stdout, stderr = worker.communicate()
+            code = OVERTIME
     row: Row = {}
     for text in stdout.splitlines():
         if text.startswith("{"):
             row |= json.loads(text)
-    row["status"] = status(worker.returncode, stderr)
+    row["status"] = status(code, stderr)
     if predictions.is_file():
         row |= scores(part, predictions)
     return row
@@ -176,7 +177,7 @@ def status(code: int, stderr: str) -> str:
     """Why a worker ended."""
     if code == 0:
         return OK
-    if code in (OVERTIME, -signal.SIGKILL):
+    if code == OVERTIME:
         return TOO_LONG
     lines = stderr.strip().splitlines() or [f"ended by signal {-code}"]
     return f"failed: {lines[-1][:200]}"
