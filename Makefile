@@ -43,7 +43,7 @@ $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
 # --- what one does with it ---------------------------------------------------------------------
 
 demo: $(VENV)/.installed
-	@$(BIN)/python -m gpflow_cool.demo
+	@$(BIN)/python -m gpflow_cool demo
 
 # Two workers with one thread of linear algebra each: more would wait for each other.
 test: lint types

@@ -29,9 +29,9 @@ import numpy as np
 import tensorflow as tf
 
 from gpflow_cool import SparseCoolMTGP, choose_inducing_points
+from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.datasets import load_mulan
 from gpflow_cool.metrics import arrmse, joint_nlpd
-from gpflow_cool.starting import half_median_distance
 
 SE = gpflow.kernels.SquaredExponential
 

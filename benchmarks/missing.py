@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan
-from gpflow_cool.observed import solve
-from gpflow_cool.rounds import DRAWS
+from gpflow_cool.joint.observed import solve
+from gpflow_cool.training.monte_carlo_em import DRAWS
 
 MISSING = 0.4
 TRAINING = 0.7

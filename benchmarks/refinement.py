@@ -20,7 +20,7 @@ import numpy as np
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan, low_rank_synthetic
 from gpflow_cool.metrics import joint_nlpd, mean_rmse
-from gpflow_cool.models.base import JointGPModel
+from gpflow_cool.models.in_memory import JointGPModel
 
 SETS = ("edm", "slump", "andro", "enb", "atp1d")
 MAX_ROWS = 250  # of enb

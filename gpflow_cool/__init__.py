@@ -7,11 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .estimator import CoolMTGPRegressor
-    from .features import choose_inducing_points
+    from .chain.recovery import MultitaskParameters
+    from .chain.starting import half_median_distance
+    from .loading import load
+    from .lowrank.features import choose_inducing_points
     from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
-    from .persistence import load
-    from .recovery import MultitaskParameters
+    from .table.estimator import CoolMTGPRegressor
 
 __all__ = [
     "ConvMT",
@@ -22,6 +23,7 @@ __all__ = [
     "MultitaskParameters",
     "SparseCoolMTGP",
     "choose_inducing_points",
+    "half_median_distance",
     "load",
 ]
 __version__ = "0.1.0"
@@ -29,13 +31,14 @@ __version__ = "0.1.0"
 _MODULES = {
     "ConvMT": "models",
     "CoolMTGP": "models",
-    "CoolMTGPRegressor": "estimator",
+    "CoolMTGPRegressor": "table.estimator",
     "IndependentGPs": "models",
     "KroneckerMTGP": "models",
-    "MultitaskParameters": "recovery",
+    "MultitaskParameters": "chain.recovery",
     "SparseCoolMTGP": "models",
-    "choose_inducing_points": "features",
-    "load": "persistence",
+    "choose_inducing_points": "lowrank.features",
+    "half_median_distance": "chain.starting",
+    "load": "loading",
 }
 """Imported when asked for: `gpflow-cool --help` needs no TensorFlow, and not everybody has
 scikit-learn, which the estimator needs."""

@@ -1,6 +1,6 @@
 """`python -m gpflow_cool` is the command line `gpflow-cool`."""
 
-from .cli import main
+from .cli.commands import main
 
 if __name__ == "__main__":
     main(prog_name="gpflow-cool")

@@ -31,7 +31,7 @@ from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
-from .kronecker import JointSolution
+from .joint.kronecker import JointSolution
 from .linalg import correlation_from_covariance
 from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
 

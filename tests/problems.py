@@ -101,6 +101,17 @@ def more_tasks_than_rows(rng):
     return p._replace(Y=rng.uniform(0.5, 1.5, size=(2, 5)) * [[1.0], [-1.0]] + 0.1)
 
 
+def trap_for_a_single_start(rng):
+    """
+    Waves that a kernel of long lengthscale explains only with a large b: their energy lies where
+    its eigenvalues are below their mean, so that a little b makes "all noise" worse.
+    """
+    x = np.linspace(0.0, 6.0, 30)
+    F = np.stack([np.sin(2 * x), np.cos(2 * x), np.sin(2 * x + 0.5)], axis=1)
+    Y = F + 0.05 * rng.normal(size=F.shape)
+    return ref.squared_exponential(x[:, None], x[:, None], 1.0, 2.0), Y / Y.std(axis=0)
+
+
 CASES = {
     "N1-T1": lambda rng: random_problem(rng, 1, 1),
     "N7-T1": lambda rng: random_problem(rng, 7, 1),

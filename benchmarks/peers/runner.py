@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.metrics import joint_nlpd, mean_rmse
-from gpflow_cool.starting import half_median_distance
 from gpflow_cool.studies.partition import Partition
 
 from .methods import Method

@@ -14,16 +14,29 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
+from typing_extensions import Self
 
 from .. import checks
-from ..history import History
 from ..linalg import log_density_of_layout
+from ..saving.models import (
+    Document,
+    Given,
+    Saveable,
+    data_document,
+    document_of,
+    saveable,
+    saved_data,
+)
+from ..saving.modules import Reader, Writer
+from ..training.run import History
 from .cool import CoolMTGP
+from .in_memory import rows_of_task
 
 CONV_MT_STEPS = 1000
 
 
-class IndependentGPs:
+@saveable
+class IndependentGPs(Saveable):
     """
     One Gaussian process a task, knowing nothing of the others.
 
@@ -106,17 +119,26 @@ class IndependentGPs:
         """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
         return log_density_from_moments(self, data, full_cov, full_output_cov)
 
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        models = [document_of(model, writer) for model in self.models]
+        return data_document(self.data, self.task_names, writer) | {"models": models}
 
-def rows_of_task(X: tf.Tensor, Y: tf.Tensor, task: int) -> RegressionData:
-    """Inputs and targets, [n, 1], of one task, without the rows where it was not observed."""
-    observed = checks.observed_entries(Y)
-    y = Y[:, task : task + 1]
-    if observed is None:
-        return X, y
-    return tf.boolean_mask(X, observed[:, task]), tf.boolean_mask(y, observed[:, task])
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        first = reader.module(saved["models"][0]["kernel"], "kernel", given["kernel"])
+        model = cls(saved_data(saved, reader), first, task_names=saved["task_names"])
+        model.models = [
+            # A custom kernel is copied for each task, and has been given its values in the copy.
+            CoolMTGP.from_document(
+                part, reader, {**given, "kernel": given["kernel"] and each.kernel}
+            )
+            for part, each in zip(saved["models"], model.models, strict=True)
+        ]
+        return model
 
 
-class ConvMT:
+@saveable
+class ConvMT(Saveable):
     """
     GPflow's sparse variational multi-output model (`SVGP` with `SharedIndependent`).
 
@@ -188,6 +210,24 @@ class ConvMT:
     ) -> tf.Tensor:
         """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
         return log_density_from_moments(self, data, full_cov, full_output_cov)
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        return data_document(self.data, self.task_names, writer) | {
+            "kernel": writer.module(self.model.kernel.kernel, "kernel"),
+            "num_inducing": int(self.model.inducing_variable.num_inducing),
+            "paths": writer.paths(self.model),
+        }
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        model = cls(
+            saved_data(saved, reader),
+            reader.module(saved["kernel"], "kernel", given["kernel"]),
+            num_inducing=int(saved["num_inducing"]),
+            task_names=saved["task_names"],
+        )
+        reader.assign(model.model, saved["paths"], "model")
+        return model
 
 
 def with_zeros_between_tasks(S: tf.Tensor, full_cov: bool) -> tf.Tensor:

@@ -9,25 +9,27 @@ from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.utilities import to_default_float
+from typing_extensions import Self
 
 from .. import checks
-from ..chain import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
-from ..features import LinearFeatures
-from ..inner import inner_spectrum
-from ..kronecker import TaskBasis, chain_task_basis
-from ..observed import ObservedSystem, observed_system
-from ..orders import average_over_orders, some_orders
-from ..profile import ProfiledChain, completion_scales
-from ..recovery import MultitaskParameters, recover
-from ..spectrum import Spectrum
-from ..starting import fix_kernel_scale, mean_kernel_diagonal, task_scales
-from ..statistics import statistics_log_likelihoods
-from ..streaming import StreamedLoss
-from .base import JointGPModel
+from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
+from ..chain.newton import inner_spectrum
+from ..chain.recovery import MultitaskParameters, average_over_orders, recover, some_orders
+from ..chain.spectrum import Spectrum
+from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..joint.kronecker import TaskBasis, chain_task_basis
+from ..joint.observed import ObservedSystem, observed_system
+from ..lowrank.features import LinearFeatures
+from ..lowrank.statistics import statistics_log_likelihoods
+from ..saving.models import Document, Given, saveable
+from ..saving.modules import Reader, Writer
+from ..training.profiled import ProfiledChain, completion_scales
+from ..training.streamed import StreamedLoss
 from .exact import KroneckerMTGP
-from .parameters import chain_parameters
+from .in_memory import JointGPModel
 
 
+@saveable
 class CoolMTGP(JointGPModel):
     r"""
     Multitask Gaussian process with full task and noise covariances, learnt from 2 T parameters.
@@ -72,9 +74,9 @@ class CoolMTGP(JointGPModel):
     :param sigma2: Noise variance of each task given those before it; by default a tenth of the
         task's variance.
     :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
-        factorisation a task), or "auto", see :func:`gpflow_cool.chain.choose_engine`. With "auto" a
-        kernel that is linear, constant or a sum of such, with fewer features than rows, needs no
-        N x N matrix: O(N D^2), and exact.
+        factorisation per task), or "auto", see :func:`gpflow_cool.chain.likelihood.choose_engine`.
+        With "auto" a kernel that is linear, constant or a sum of such, with fewer features than
+        rows, needs no N x N matrix: O(N D^2), and exact.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
     """
 
@@ -215,3 +217,21 @@ class CoolMTGP(JointGPModel):
         """The joint model's matrices, in float64."""
         b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
         return recover(spectrum, b, sigma2, self.learning, *options)
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        return super().to_document(writer) | {
+            "options": {"learning": self.learning, "engine": self.engine},
+            "b": writer.parameter(self.b),
+            "sigma2": writer.parameter(self.sigma2),
+        }
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        options = {key: saved["options"][key] for key in ("learning", "engine")}
+        model = cls(**cls.saved_arguments(saved, reader, given), **options)
+        model.b, model.sigma2 = reader.parameter(saved["b"]), reader.parameter(saved["sigma2"])
+        model.restore_state(saved, reader)
+        return model
+
+
+JointGPModel.one_task_model = CoolMTGP

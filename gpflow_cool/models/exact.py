@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +10,12 @@ from gpflow import set_trainable
 from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
+from typing_extensions import Self
 
 from .. import checks
-from ..covariances import (
+from ..chain.spectrum import Spectrum
+from ..chain.starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..joint.covariances import (
     DiagonalCovariance,
     FullCovariance,
     LowRankCovariance,
@@ -20,17 +23,14 @@ from ..covariances import (
     lift_eigenvalues,
     smallest_eigenvalue,
 )
-from ..em import ExactEM
-from ..kronecker import TaskBasis, kronecker_log_likelihood, task_basis
+from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
+from ..joint.observed import ObservedSystem, observed_system
 from ..linalg import eigh
-from ..observed import ObservedSystem, observed_system
-from ..spectrum import Spectrum
-from ..starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
-from ..statistics import statistics_log_evidence
-from .base import JointGPModel
-
-if TYPE_CHECKING:
-    from .cool import CoolMTGP
+from ..lowrank.statistics import statistics_log_evidence
+from ..saving.models import Document, Given, saveable
+from ..saving.modules import Reader, Writer
+from ..training.em import ExactEM
+from .in_memory import JointGPModel
 
 NOISE_FLOOR = 1e-6
 """Smallest noise: in every direction at least this, relative to the tasks' variances, or a tenth of
@@ -41,6 +41,7 @@ SINGULAR = 1e-10
 and lifted to `NOISE_FLOOR`."""
 
 
+@saveable
 class KroneckerMTGP(JointGPModel):
     r"""
     The exact multitask Gaussian process, with C and Sigma as parameters.
@@ -148,7 +149,7 @@ class KroneckerMTGP(JointGPModel):
         return model
 
     @classmethod
-    def from_cool(cls, model: "CoolMTGP") -> "KroneckerMTGP":
+    def from_cool(cls, model: Any) -> "KroneckerMTGP":
         """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
         parameters = model.multitask_parameters()
         return cls.at(model, parameters.C, parameters.Sigma)
@@ -224,6 +225,20 @@ class KroneckerMTGP(JointGPModel):
         assert self.observed is not None
         lam, U = eigh(self.kernel(self.data[0]))
         return observed_system(U, lam, self.signal(), self.noise(), self.observed)
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        return super().to_document(writer) | {
+            "signal": writer.module(self.signal, "covariance"),
+            "noise": writer.module(self.noise, "covariance"),
+        }
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        model = cls(**cls.saved_arguments(saved, reader, given))
+        model.signal = reader.module(saved["signal"], "covariance")
+        model.noise = reader.module(saved["noise"], "covariance")
+        model.restore_state(saved, reader)
+        return model
 
 
 def signal_start(residual: AnyNDArray, scales: AnyNDArray) -> AnyNDArray:

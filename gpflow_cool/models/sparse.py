@@ -13,27 +13,26 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
 from gpflow.utilities import to_default_float
+from typing_extensions import Self
 
 from .. import checks
-from ..chain import LEARNING
-from ..features import InducingFeatures
-from ..kronecker import (
-    JointSolution,
-    chain_task_basis,
-    solve_joint,
-    spectrum_log_evidence,
-)
-from ..leaving import LeaveOneOut, leave_one_out_of_features
-from ..posteriors import JointPosterior
-from ..recovery import MultitaskParameters, recover
-from ..rows import CHUNK_ROWS, ArrayRows, check_chunk, make_rows, summarise
-from ..starting import fix_kernel_scale
-from ..statistics import Decomposition, Statistics, decompose, statistics_log_likelihoods
-from ..streaming import RowSums, StreamedLoss
-from .parameters import chain_parameters
-from .predictive import MultitaskModel
+from ..chain.likelihood import LEARNING
+from ..chain.recovery import MultitaskParameters, recover
+from ..chain.starting import chain_parameters, fix_kernel_scale
+from ..joint.kronecker import JointSolution, chain_task_basis, solve_joint, spectrum_log_evidence
+from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
+from ..joint.posteriors import JointPosterior
+from ..lowrank.features import InducingFeatures
+from ..lowrank.rows import CHUNK_ROWS, ArrayRows, check_chunk, make_rows, summarise
+from ..lowrank.statistics import Decomposition, Statistics, decompose, statistics_log_likelihoods
+from ..lowrank.streaming import RowSums
+from ..saving.models import Document, Given, saveable
+from ..saving.modules import Reader, Writer
+from ..training.streamed import StreamedLoss
+from .base import MultitaskModel
 
 
+@saveable
 class SparseCoolMTGP(MultitaskModel):
     r"""
     :class:`gpflow_cool.CoolMTGP` for many rows: they are seen through M inducing points.
@@ -229,6 +228,31 @@ class SparseCoolMTGP(MultitaskModel):
             precompute_cache=precompute_cache,
             cross_covariance=self.features.cross,
         )
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        points = self.inducing_variable
+        if type(points) is not InducingPoints:
+            raise ValueError(
+                f"Inducing variables of class {type(points).__name__} cannot be saved, only"
+                " InducingPoints can."
+            )
+        return super().to_document(writer) | {
+            "inducing_points": writer.parameter(points.Z),
+            "options": {"learning": self.learning, "chunk_rows": int(self.rows.chunk_rows)},
+            "b": writer.parameter(self.b),
+            "sigma2": writer.parameter(self.sigma2),
+        }
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        points = reader.parameter(saved["inducing_points"])
+        inducing_variable = InducingPoints(points.numpy())
+        inducing_variable.Z = points
+        options = {key: saved["options"][key] for key in ("learning", "chunk_rows")}
+        arguments = cls.saved_arguments(saved, reader, given)
+        model = cls(inducing_variable=inducing_variable, **arguments, **options)
+        model.b, model.sigma2 = reader.parameter(saved["b"]), reader.parameter(saved["sigma2"])
+        return model
 
 
 def as_inducing_variable(value: Any, num_inputs: int) -> InducingVariables:

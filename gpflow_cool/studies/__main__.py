@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import STUDIES, StudyError, option_names, results, run
+from ..studies import STUDIES, StudyError, option_names, run
+from . import results
 from .runner import DEFAULT_OUT
 
 OPTIONS: dict[str, dict[str, Any]] = {

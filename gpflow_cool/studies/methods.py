@@ -9,9 +9,9 @@ import numpy as np
 from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel
 
+from ..chain.starting import half_median_distance
 from ..metrics import arrmse, joint_nlpd, mean_rmse
 from ..models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
-from ..starting import half_median_distance
 from .table import StudyError
 
 NAMES = {

@@ -1,0 +1,397 @@
+r"""
+The chain of conditional one-output likelihoods: both objectives, and their gradients by hand.
+
+Task t is a Gaussian process that has seen the tasks before it, :math:`Y_{<t}`:
+
+.. math::
+
+    K_{x,t} = b_t K + \sigma^2_t I, \qquad K_{xy,t} = K_{x,t} + Y_{<t} Y_{<t}^\top
+
+    \text{approximate:} \quad \log N(y_t \,|\, 0, K_{xy,t}), \qquad
+    \text{hierarchical:} \quad
+    \log N(y_t - Y_{<t} w_t \,|\, 0, K_{x,t}) - \tfrac{1}{2} |w_t|^2
+
+with :math:`w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t` and
+:math:`G_t = Y_{<t}^\top K_{x,t}^{-1} Y_{<t}`. Both share one dual vector,
+:math:`\alpha_t = K_{xy,t}^{-1} y_t = K_{x,t}^{-1} (y_t - Y_{<t} w_t)`, so that neither needs a
+second factorisation. The spectral engine needs one eigendecomposition for all tasks, the Cholesky
+engine one Cholesky factorisation a task.
+
+Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P = T (T - 1) / 2, S
+completions of the targets (S = 1 unless entries are missing, see :mod:`.spectrum`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, TensorType
+
+from ..linalg import LOG_2PI, eigh, has_gpu
+from .spectrum import Spectrum, exact_spectrum
+
+LEARNING = ("hierarchical", "approximate")
+ENGINES = ("auto", "spectral", "cholesky")
+
+
+class TaskSystems(NamedTuple):
+    """The T systems of size T x T that both engines share."""
+
+    W: tf.Tensor
+    """[T, T], row t holds the weights of the tasks before t; strictly lower triangular."""
+
+    L: tf.Tensor
+    """[T, T, T], Cholesky factors of I + G_t, padded with the identity."""
+
+
+class Chain(NamedTuple):
+    """The chain solved on a spectrum."""
+
+    terms: tf.Tensor
+    """[T], the conditional log likelihoods."""
+
+    systems: TaskSystems
+
+    d: tf.Tensor
+    """[R, T], 1 / (b_t lam + sigma2_t)."""
+
+    A: tf.Tensor
+    """[S R, T], the dual vectors alpha_t in the eigenbasis."""
+
+    outside: tf.Tensor | float = 0.0
+    """[T], squared length of the dual vectors outside the span of the eigenvectors."""
+
+
+class SpectralGradient(NamedTuple):
+    r"""
+    The gradient of the weighted terms, in the eigenbasis:
+    dJ/dK = U [diag(K_diagonal) + F^T diag(K_weights) F] U^T with F = K_factors.
+    """
+
+    K_diagonal: tf.Tensor
+    K_factors: tf.Tensor
+    K_weights: tf.Tensor
+    Yr: tf.Tensor
+    b: tf.Tensor
+    sigma2: tf.Tensor
+
+
+def earlier_tasks(num_tasks: int) -> AnyNDArray:
+    """[T, T], one at [t, u] where task u comes before task t."""
+    return np.tril(np.ones([num_tasks, num_tasks]), -1)
+
+
+@check_shapes("G: [T, T, T]")
+def solve_task_systems(G: TensorType) -> TaskSystems:
+    r"""
+    MAP weights of the earlier tasks.
+
+    .. math:: w_t = (I + G_t[{<}t, {<}t])^{-1} \, G_t[{<}t, t]
+
+    :param G: Y^T K_{x,t}^{-1} Y for every t.
+    """
+    num_tasks = G.shape[0]
+    mask = earlier_tasks(num_tasks)
+    M = np.eye(num_tasks) + mask[:, :, None] * mask[:, None, :] * G
+    L = tf.linalg.cholesky(M)
+    own_column = tf.linalg.diag_part(tf.transpose(G, [1, 0, 2]))  # [u, t] -> G[t, u, t]
+    right = mask * tf.transpose(own_column)
+    W = tf.linalg.cholesky_solve(L, right[..., None])[..., 0]
+    return TaskSystems(W=W, L=L)
+
+
+@check_shapes("quadratic: [T]", "log_det_x: [T]", "W: [T, T]", "L: [T, T, T]", "return: [T]")
+def log_likelihood_terms(
+    quadratic: TensorType,
+    log_det_x: TensorType,
+    W: TensorType,
+    L: TensorType,
+    num_rows: TensorType,
+    learning: str,
+) -> tf.Tensor:
+    r"""
+    The T terms of either objective.
+
+    .. math::
+
+        -\tfrac{1}{2} (q_t + |w_t|^2) - \tfrac{1}{2} \log |K_{x,t}| - \tfrac{N}{2} \log 2 \pi
+        \quad \left[ - \tfrac{1}{2} \log |I + G_t| \text{ if approximate} \right]
+
+    :param quadratic: :math:`q_t = (y_t - Y_{<t} w_t)^\top K_{x,t}^{-1} (y_t - Y_{<t} w_t)`: of the
+        residual, because :math:`y_t^\top K_{x,t}^{-1} y_t` minus what w explains would cancel.
+    """
+    squared_weights = tf.reduce_sum(tf.square(W), axis=1)
+    terms = -0.5 * (quadratic + squared_weights + log_det_x + num_rows * LOG_2PI)
+    if learning == "approximate":
+        terms -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)), axis=1)
+    return terms
+
+
+@check_shapes("b: [T]", "sigma2: [T]")
+def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning: str) -> Chain:
+    """Solve the chain on a spectrum: diagonal algebra and T systems of size T x T, O(R T^3)."""
+    lam, Yr, G0, num_rows, _, slack = spectrum
+    num_tasks = Yr.shape[1]
+    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
+    v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
+    d = 1.0 / v
+    pairs = products_of_tasks(spectrum.split(Yr))
+    G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
+    systems = solve_task_systems(G + G0 / sigma2[:, None, None])
+    residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
+    E = tf.matmul(Yr, residual_map, transpose_b=True)
+    A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
+    outside = outside_energy(residual_map, G0)
+    quadratic = tf.reduce_sum(A * E, axis=0) + outside / sigma2
+    log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
+    terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
+    terms -= 0.5 * slack * b / sigma2
+    outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
+    return Chain(terms, systems, d, A, outside)
+
+
+@check_shapes("Yr: [S, R, T]", "return: [R, T2]")
+def products_of_tasks(Yr: TensorType) -> tf.Tensor:
+    """All products of two columns, summed over completions without forming those of each."""
+    return tf.reshape(tf.einsum("srt,sru->rtu", Yr, Yr), [-1, Yr.shape[2] ** 2])
+
+
+@check_shapes("residual_map: [T, T]", "G0: [T, T]", "return: [T]")
+def outside_energy(residual_map: TensorType, G0: TensorType) -> tf.Tensor:
+    r"""Squared length of each residual outside the span, :math:`v_t^\top G_0 v_t`."""
+    return tf.reduce_sum(tf.matmul(residual_map, G0) * residual_map, axis=1)
+
+
+@check_shapes("b: [T]", "sigma2: [T]", "weights: [T]")
+def chain_gradient(
+    spectrum: Spectrum,
+    b: TensorType,
+    sigma2: TensorType,
+    chain: Chain,
+    learning: str,
+    weights: TensorType,
+) -> SpectralGradient:
+    r"""
+    Gradient of the weighted sum of the terms.
+
+    .. math::
+
+        dJ = \tfrac{1}{2} \sum_t g_t \left[ \alpha_t^\top (dS_t) \alpha_t
+             - \mathrm{tr}(Q_t \, dS_t) \right],
+        \qquad dS_t = b_t \, dK, \; K \, db_t \; \text{or} \; I \, d\sigma^2_t
+
+    with :math:`Q_t = K_{x,t}^{-1}` (hierarchical) or :math:`K_{xy,t}^{-1}` (approximate), and
+    :math:`\partial J / \partial Y = -\sum_t g_t \alpha_t (e_t - w_t)^\top` plus, if approximate,
+    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|`.
+
+    :param weights: g, what the terms are multiplied by.
+    """
+    lam, Yr, G0, num_rows, _, slack = spectrum
+    A, d = chain.A, chain.d
+    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
+    residual_map = np.eye(Yr.shape[1]) - chain.systems.W
+    excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
+    by_b = tf.linalg.matvec(excess, lam, transpose_a=True) - slack / sigma2
+    by_sigma2 = (
+        tf.reduce_sum(excess, axis=0)
+        + (outside_energy(residual_map, G0) + slack * b) / tf.square(sigma2)
+        - (num_rows - rank) / sigma2
+    )
+    factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
+    factor_weights = tf.repeat(weights * b, spectrum.copies)
+    gYr = -tf.matmul(A * weights, residual_map)
+    if learning == "approximate":
+        low_rank = task_weight_uncertainty(spectrum, chain, sigma2, weights)
+        by_b += low_rank.trace_K
+        by_sigma2 += low_rank.trace_I
+        gYr -= low_rank.gYr
+        factors = tf.concat([factors, low_rank.factors], axis=0)
+        task = np.nonzero(earlier_tasks(Yr.shape[1]))[0]
+        factor_weights = tf.concat([factor_weights, tf.gather(weights * b, task)], axis=0)
+    return SpectralGradient(
+        K_diagonal=-0.5 * tf.linalg.matvec(d, weights * b),
+        K_factors=factors,
+        K_weights=0.5 * factor_weights,
+        Yr=gYr,
+        b=0.5 * weights * by_b,
+        sigma2=0.5 * weights * by_sigma2,
+    )
+
+
+class TaskWeightUncertainty(NamedTuple):
+    """What :math:`K_{x,t}^{-1} - K_{xy,t}^{-1}` adds to the gradient of the approximate chain."""
+
+    factors: tf.Tensor
+    """[P, R], row (t, u < t) is row u of (chol(I + G_t))^{-1} Y_<t^T diag(d_t)."""
+
+    trace_K: tf.Tensor
+    trace_I: tf.Tensor
+    gYr: tf.Tensor
+
+
+def task_weight_uncertainty(
+    spectrum: Spectrum, chain: Chain, sigma2: TensorType, weights: TensorType
+) -> TaskWeightUncertainty:
+    r"""
+    Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
+    :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
+    """
+    lam, Yr, G0 = spectrum[:3]
+    L = chain.systems.L
+    num_tasks = Yr.shape[1]
+    mask = earlier_tasks(num_tasks)
+    d_rows = tf.transpose(chain.d)[:, None, :]  # [T, 1, R]
+    Y_rows = tf.broadcast_to(tf.transpose(Yr), [num_tasks, num_tasks, tf.shape(Yr)[0]])
+    F = mask[:, :, None] * d_rows * tf.linalg.triangular_solve(L, Y_rows)  # [T, T, R]
+    back = tf.linalg.triangular_solve(L, F, adjoint=True)  # (I + G_t)^{-1} Y_<t^T diag(d_t)
+    masked_G0 = mask[:, :, None] * mask[:, None, :] * G0
+    outside = tf.linalg.trace(tf.linalg.cholesky_solve(L, masked_G0)) / tf.square(sigma2)
+    squares = tf.reduce_sum(tf.square(F), axis=1)  # [T, R]
+    return TaskWeightUncertainty(
+        factors=tf.gather_nd(F, np.argwhere(mask)),
+        trace_K=tf.linalg.matvec(squares, lam),
+        trace_I=tf.reduce_sum(squares, axis=1) + outside,
+        gYr=tf.einsum("t,tur->ru", weights, back),
+    )
+
+
+@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
+@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
+def conditional_log_likelihoods(
+    K: TensorType,
+    Y: TensorType,
+    b: TensorType,
+    sigma2: TensorType,
+    *,
+    learning: str,
+    engine: str,
+) -> tf.Tensor:
+    """
+    The T terms of the objective for a kernel matrix, with a gradient written by hand.
+
+    :param Y: The targets; or S completions of them, for the mean of the hierarchical terms over
+        completions with the weights between tasks as parameters, by the spectral engine.
+    :param learning: "hierarchical" or "approximate".
+    :param engine: "spectral" or "cholesky".
+    """
+
+    @tf.custom_gradient
+    def terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor):  # type: ignore[no-untyped-def]
+        if engine == "cholesky":
+            return cholesky_terms(K, Y, b, sigma2, learning)
+        lam, U = eigh(K, python_callback=True)
+        return spectral_terms(exact_spectrum(lam, U, Y), U, Y, b, sigma2, learning)
+
+    return terms(*(tf.convert_to_tensor(value) for value in (K, Y, b, sigma2)))
+
+
+def spectral_terms(  # type: ignore[no-untyped-def]
+    spectrum: Spectrum,
+    U: tf.Tensor,
+    Y: tf.Tensor,
+    b: tf.Tensor,
+    sigma2: tf.Tensor,
+    learning: str,
+):
+    """The terms, and a function for their gradient, from the eigenvectors U of K."""
+    dtype = Y.dtype
+    b, sigma2 = tf.cast(b, tf.float64), tf.cast(sigma2, tf.float64)
+    chain = solve_chain(spectrum, b, sigma2, learning)
+
+    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        weights = tf.cast(weights, tf.float64)
+        g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
+        g = SpectralGradient(*(tf.cast(part, dtype) for part in g))
+        gK = kernel_matrix_gradient(U, g.K_diagonal, g.K_factors, g.K_weights)
+        return gK, rotate_back(U, g.Yr, Y), g.b, g.sigma2
+
+    return tf.cast(chain.terms, dtype), gradient
+
+
+@check_shapes("U: [N, N]", "Y: [copies..., N, T]", "return: [copies..., N, T]")
+def rotate_back(U: TensorType, gYr: TensorType, Y: TensorType) -> tf.Tensor:
+    """Gradient with respect to Y from that with respect to Yr."""
+    if Y.shape.rank == 2:
+        return tf.matmul(U, gYr)
+    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], gYr.dtype))
+    return tf.matmul(U, tf.reshape(gYr, tf.shape(Y))) / weight
+
+
+@check_shapes("U: [N, R]", "diagonal: [R]", "factors: [F, R]", "weights: [F]", "return: [N, N]")
+def kernel_matrix_gradient(
+    U: TensorType, diagonal: TensorType, factors: TensorType, weights: TensorType
+) -> tf.Tensor:
+    r"""
+    A gradient with respect to K from its parts in the eigenbasis: one N x N product, and thin ones.
+
+    .. math:: U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
+    """
+    F = tf.matmul(U, factors, transpose_b=True)  # [N, F]
+    low_rank = tf.matmul(F * weights, F, transpose_b=True)
+    return tf.matmul(U * diagonal, U, transpose_b=True) + low_rank
+
+
+def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str):  # type: ignore[no-untyped-def]
+    """The terms, and a function for their gradient, from one Cholesky factorisation a task."""
+    dtype, num_tasks = Y.dtype, Y.shape[1]
+    num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
+    factors = [
+        tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
+        for t in range(num_tasks)
+    ]
+    whitened = [tf.linalg.triangular_solve(L, Y) for L in factors]
+    Yw = [tf.cast(X, tf.float64) for X in whitened]
+    systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
+    residual_map = np.eye(num_tasks) - systems.W
+    E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
+    quadratic = tf.stack([tf.reduce_sum(tf.square(e)) for e in E])
+    log_det_x = tf.stack(
+        [2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))) for L in factors]
+    )
+    terms = log_likelihood_terms(
+        quadratic, tf.cast(log_det_x, tf.float64), systems.W, systems.L, num_rows, learning
+    )
+
+    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
+        gb, gs = [], []
+        for t, L in enumerate(factors):
+            w = tf.cast(residual_map[t], dtype)
+            e = tf.cast(E[t], dtype)[:, None]
+            alpha = tf.linalg.triangular_solve(L, e, adjoint=True)  # [N, 1]
+            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(
+                L, tf.eye(tf.shape(K)[0], dtype=dtype)
+            )
+            gY -= weights[t] * alpha * w
+            if learning == "approximate":
+                Lm = tf.cast(systems.L[t, :t, :t], dtype)
+                half = tf.linalg.triangular_solve(L, whitened[t][:, :t], adjoint=True)
+                F = tf.linalg.triangular_solve(Lm, tf.transpose(half))  # [t, N]
+                S += tf.matmul(F, F, transpose_a=True)
+                back = tf.linalg.triangular_solve(Lm, F, adjoint=True)
+                gY -= weights[t] * tf.pad(tf.transpose(back), [[0, 0], [0, num_tasks - t]])
+            gK += (0.5 * weights[t] * b[t]) * S
+            gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
+            gs.append(0.5 * weights[t] * tf.linalg.trace(S))
+        return gK, gY, tf.stack(gb), tf.stack(gs)
+
+    return tf.cast(terms, dtype), gradient
+
+
+def choose_engine(num_tasks: int) -> str:
+    """
+    The engine that "auto" stands for: Cholesky on a GPU and for up to two tasks, else spectral.
+
+    On a GPU eigendecompositions are slow. On a CPU, loss and gradient at N=800 in seconds of one
+    run of `benchmarks/core.py` on two cores, hierarchical / approximate; the ratio hardly depends
+    on N, because both sides cost O(N^3):
+
+    ========  ===========  ===========  ===========  ===========  ===========
+    engine    T=1          T=2          T=3          T=4          T=16
+    ========  ===========  ===========  ===========  ===========  ===========
+    spectral  .106 / .113  .083 / .106  .110 / .136  .101 / .127  .116 / .152
+    cholesky  .054 / .052  .065 / .068  .102 / .120  .126 / .137  .474 / .414
+    ========  ===========  ===========  ===========  ===========  ===========
+    """
+    return "cholesky" if has_gpu() or num_tasks <= 2 else "spectral"

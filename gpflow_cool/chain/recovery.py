@@ -1,0 +1,265 @@
+r"""
+From the chain's parameters back to the joint model
+:math:`\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)`.
+
+`vec` stacks columns (task-major), so the task matrix is the left factor. All in float64.
+
+The chain conditions each task on those before it, and the order shows in C and Sigma, more than in
+the predicted means. For a fixed kernel another order costs no eigendecomposition, only the inner
+problem, and a mean of covariances is a covariance: see :func:`average_over_orders`.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, TensorType
+
+from . import newton
+from .likelihood import Chain, solve_chain
+from .spectrum import Spectrum
+
+
+class MultitaskParameters(NamedTuple):
+    """The joint model's matrices, each [T, T]."""
+
+    B: tf.Tensor
+    """Prior covariance of the tasks' input components, b on its diagonal."""
+
+    C: tf.Tensor
+    """Task covariance."""
+
+    Sigma: tf.Tensor
+    """Noise covariance."""
+
+    W: tf.Tensor
+    """Weights of earlier tasks; strictly lower triangular."""
+
+
+@check_shapes("W: [T, T]", "return: [T, T]")
+def mixing_matrix(W: TensorType) -> tf.Tensor:
+    r"""
+    What takes the chain's innovations to the tasks.
+
+    .. math:: A = (I - W)^{-1}
+    """
+    eye = tf.eye(tf.shape(W)[0], dtype=W.dtype)
+    return tf.linalg.triangular_solve(eye - W, eye)
+
+
+@check_shapes("W: [T, T]", "sigma2: [T]", "return: [T, T]")
+def noise_covariance(W: TensorType, sigma2: TensorType) -> tf.Tensor:
+    r"""
+    Noise covariance of the joint model.
+
+    .. math:: \Sigma = A \, \mathrm{diag}(\sigma^2) \, A^\top, \qquad A = (I - W)^{-1}
+
+    :param W: Row t holds the weights of the tasks before t; strictly lower triangular.
+    """
+    A = mixing_matrix(W)
+    return symmetric(tf.matmul(A * sigma2, A, transpose_b=True))
+
+
+@check_shapes("W: [T, T]", "B: [T, T]", "return: [T, T]")
+def task_covariance(W: TensorType, B: TensorType) -> tf.Tensor:
+    r"""
+    Task covariance of the joint model.
+
+    .. math:: C = A \, B \, A^\top, \qquad A = (I - W)^{-1}
+    """
+    A = mixing_matrix(W)
+    return symmetric(tf.matmul(tf.matmul(A, B), A, transpose_b=True))
+
+
+@check_shapes("S: [T, T]", "return: [T, T]")
+def symmetric(S: TensorType) -> tf.Tensor:
+    """Symmetric to the last bit, which a product of matrices is not."""
+    return 0.5 * (S + tf.transpose(S))
+
+
+@check_shapes("weights: [batch..., R, T]", "floor: [batch..., T]", "return: [batch..., T, T]")
+def weight_correlation(weights: TensorType, floor: TensorType) -> tf.Tensor:
+    r"""
+    Correlation of the tasks' weight vectors.
+
+    .. math:: \rho_{tu} = w_t^\top w_u \, / \, (|w_t| \, |w_u|)
+
+    A task without signal has correlation 1 with itself and 0 with the others, never NaN.
+
+    :param floor: Lengths up to this are zero to rounding.
+    """
+    length = tf.linalg.norm(weights, axis=-2)
+    scale = tf.where(length > floor, tf.math.reciprocal_no_nan(length), tf.zeros_like(length))
+    unit = weights * scale[..., None, :]
+    rho = tf.matmul(unit, unit, transpose_a=True)
+    return tf.linalg.set_diag(rho, tf.ones_like(length))
+
+
+@check_shapes("b: [T]", "rho: [batch..., T, T]", "return: [batch..., T, T]")
+def input_covariance(b: TensorType, rho: TensorType) -> tf.Tensor:
+    r"""
+    Prior covariance of the input components.
+
+    .. math:: B_{tu} = \sqrt{b_t b_u} \, \rho_{tu}
+    """
+    root = tf.sqrt(b)
+    return root[:, None] * root[None, :] * rho
+
+
+@check_shapes("return: [T, T]")
+def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+    r"""
+    Correlation of the MAP input weights,
+    :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
+    """
+    lam = spectrum.lam
+    # Eigenvalues that are zero to rounding would lend a signal to what lies outside the span of K.
+    root = tf.sqrt(tf.where(lam > spectrum.rounding, lam, tf.zeros_like(lam)))[:, None]
+    eps = spectrum.precision
+    A = mean_dual_vectors(spectrum, chain)
+    length = tf.sqrt(tf.reduce_sum(tf.square(A), axis=0) + chain.outside)
+    floor = 10.0 * eps * tf.reduce_max(root) * length
+    return weight_correlation(root * A, floor)
+
+
+@check_shapes("return: [R, T]")
+def mean_dual_vectors(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+    """The dual vectors of the mean completion; of the targets where none is missing."""
+    weight = tf.sqrt(tf.cast(spectrum.copies, chain.A.dtype))
+    return tf.reduce_sum(spectrum.split(chain.A), axis=0) / weight
+
+
+@check_shapes("b: [T]", "sigma2: [T]", "return: [T, T]")
+def monte_carlo_correlation(
+    spectrum: Spectrum,
+    chain: Chain,
+    b: TensorType,
+    sigma2: TensorType,
+    num_samples: int,
+    seed: int | None,
+) -> tf.Tensor:
+    r"""
+    Mean correlation of input weights drawn from their posterior, independently a task.
+
+    In the eigenbasis the coordinates are independent,
+    :math:`N(b \sqrt{\lambda_n} \, \alpha_n, \; b \sigma^2 d_n)`, over the numerical rank of K. A
+    kernel of infinite rank leaves many coordinates at their prior: the correlation then shrinks.
+    """
+    lam = spectrum.lam
+    inside = tf.cast(lam > spectrum.rounding, lam.dtype)[:, None]
+    mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain) * b  # [R, T]
+    deviation = inside * tf.sqrt(b * sigma2 * chain.d)
+    seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31
+    noise = tf.random.stateless_normal(
+        tf.concat([[num_samples], tf.shape(mean)], axis=0), seed=seeds, dtype=lam.dtype
+    )
+    weights = mean + deviation * noise  # [S, R, T]
+    floor = tf.zeros([num_samples, tf.shape(mean)[1]], lam.dtype)
+    return tf.reduce_mean(weight_correlation(weights, floor), axis=0)
+
+
+@check_shapes("W: [T, T]", "b: [T]", "sigma2: [T]", "rho: [T, T]")
+def multitask_parameters(
+    W: TensorType, b: TensorType, sigma2: TensorType, rho: TensorType
+) -> MultitaskParameters:
+    """The joint model's matrices from the chain's parameters; see the functions above."""
+    B = input_covariance(b, rho)
+    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
+
+
+@check_shapes("b: [T]", "sigma2: [T]")
+def recover(
+    spectrum: Spectrum,
+    b: TensorType,
+    sigma2: TensorType,
+    learning: str,
+    correlation: str = "map",
+    num_samples: int = 1,
+    seed: int | None = None,
+) -> MultitaskParameters:
+    """
+    The joint model's matrices from a spectrum and the chain's parameters.
+
+    :param correlation: Of the tasks' input weights, "map" or "monte_carlo".
+    :param num_samples: Number of draws.
+    """
+    chain = solve_chain(spectrum, b, sigma2, learning)
+    if correlation == "map":
+        rho = map_correlation(spectrum, chain)
+    else:
+        rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
+    return multitask_parameters(chain.systems.W, b, sigma2, rho)
+
+
+# Averages over orders of the tasks ---------------------------------------------------------------
+
+
+def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyNDArray]:
+    """The tasks as they come, and other random orders; all orders, if there are no more."""
+    if math.factorial(num_tasks) <= num_orders:
+        return [np.array(order) for order in itertools.permutations(range(num_tasks))]
+    rng = np.random.default_rng(seed)
+    orders = dict.fromkeys([tuple(range(num_tasks))])
+    while len(orders) < num_orders:
+        orders[tuple(rng.permutation(num_tasks).tolist())] = None
+    return [np.array(order) for order in orders]
+
+
+def reorder(spectrum: Spectrum, order: AnyNDArray) -> Spectrum:
+    """The same spectrum with the tasks in another order."""
+    return spectrum._replace(
+        Yr=tf.gather(spectrum.Yr, order, axis=1),
+        G0=tf.gather(tf.gather(spectrum.G0, order, axis=0), order, axis=1),
+    )
+
+
+def recover_in_order(
+    spectrum: Spectrum,
+    order: AnyNDArray,
+    starts: AnyNDArray,
+    box: newton.Box,
+    learning: str,
+) -> MultitaskParameters:
+    """
+    Solve the inner problem with the tasks in some order, and recover the joint model's matrices.
+
+    :param starts: [S, T, 2], (b, sigma2) to start from, in the tasks' own order, as is `box`.
+    :return: In the new order.
+    """
+    spectrum = reorder(spectrum, order)
+    solution = newton.solve(
+        newton.inner_spectrum(*spectrum.arrays()),
+        starts[:, order],
+        newton.Box(box.lower[order], box.upper[order]),
+        learning,
+    )
+    b, sigma2 = tf.constant(solution.b), tf.constant(solution.sigma2)
+    chain = solve_chain(spectrum, b, sigma2, learning)
+    return multitask_parameters(chain.systems.W, b, sigma2, map_correlation(spectrum, chain))
+
+
+@check_shapes("starts: [S, T, 2]", "return[0]: [T, T]", "return[1]: [T, T]")
+def average_over_orders(
+    spectrum: Spectrum,
+    orders: list[AnyNDArray],
+    starts: AnyNDArray,
+    box: newton.Box,
+    learning: str,
+) -> tuple[AnyNDArray, AnyNDArray]:
+    r"""
+    Mean of C and of Sigma over orders of the tasks.
+
+    .. math:: \bar{C} = \frac{1}{S} \sum_s \Pi_s^\top C_s \Pi_s
+
+    with :math:`\Pi_s` the permutation that brings the tasks into order s.
+    """
+    num_tasks = starts.shape[1]
+    C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
+    for order in orders:
+        parameters = recover_in_order(spectrum, order, starts, box, learning)
+        C[np.ix_(order, order)] += parameters.C.numpy() / len(orders)
+        Sigma[np.ix_(order, order)] += parameters.Sigma.numpy() / len(orders)
+    return C, Sigma

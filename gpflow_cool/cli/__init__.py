@@ -1,0 +1,1 @@
+"""The command line `gpflow-cool`; it holds no mathematics."""

@@ -1,0 +1,153 @@
+"""
+Covariances between tasks with parameters of their own, for models that learn them directly.
+
+Each is a GPflow module that gives its matrix [T, T] when called. Where it gets a `floor`, variances
+[T], the matrix stays above `diag(floor)` whatever training does.
+"""
+
+import abc
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow import Module, Parameter
+from gpflow.base import AnyNDArray
+from gpflow.utilities import positive
+
+from ..chain.starting import NoiseFloor
+
+SMALLEST_DEVIATION = 1e-8
+"""Deviation of a task that has none, relative to the largest: its square is rounding."""
+
+
+class TaskCovariance(Module, abc.ABC):
+    """A positive (semi)definite matrix between tasks."""
+
+    @abc.abstractmethod
+    def __call__(self) -> tf.Tensor:
+        """The matrix, [T, T]."""
+
+
+class FullCovariance(TaskCovariance):
+    r"""
+    Any positive definite matrix, by a Cholesky factor, :math:`L L^\top + \mathrm{diag}(floor)`.
+
+    :param start: [T, T].
+    """
+
+    def __init__(self, start: AnyNDArray, floor: AnyNDArray | None = None) -> None:
+        self.floor = np.zeros(len(start), start.dtype) if floor is None else floor
+        bijector = tfp.bijectors.FillScaleTriL(diag_bijector=positive(), diag_shift=None)
+        self.factor = Parameter(self.factor_of(start), transform=bijector)
+
+    def __call__(self) -> tf.Tensor:
+        L = tf.convert_to_tensor(self.factor)
+        return tf.matmul(L, L, transpose_b=True) + tf.linalg.diag(tf.constant(self.floor, L.dtype))
+
+    def assign(self, value: AnyNDArray) -> None:
+        """Set the matrix, its eigenvalues relative to the floor's raised to one."""
+        self.factor.assign(self.factor_of(value))
+
+    def factor_of(self, value: AnyNDArray) -> AnyNDArray:
+        """L of a matrix, or of the one closest to it above the floor."""
+        if np.all(self.floor > 0):
+            value = lift_eigenvalues(value, self.floor, 1.0)
+        return semidefinite_cholesky(value - np.diag(self.floor))
+
+
+class LowRankCovariance(TaskCovariance):
+    r"""
+    P rank-one terms plus a diagonal, :math:`W W^\top + \mathrm{diag}(v)`.
+
+    :param start: [T, T]; its P largest eigenvalues are kept, the others become their mean (those of
+        its correlations, if the diagonal is not shared).
+    :param rank: P.
+    :param shared: Whether the diagonal is one number times the identity, as in the paper.
+    """
+
+    def __init__(
+        self, start: AnyNDArray, rank: int, *, shared: bool, floor: AnyNDArray | None = None
+    ) -> None:
+        self.num_tasks = len(start)
+        deviation = np.ones(self.num_tasks) if shared else deviations(start)
+        values, vectors = np.linalg.eigh(start / np.outer(deviation, deviation))
+        rest, top = np.split(values, [self.num_tasks - rank])
+        # Never quite zero: a weight that is exactly zero has no gradient to leave it by.
+        level = max(float(np.mean(rest)) if len(rest) else 0.0, 1e-3 * float(np.mean(values)))
+        top = np.maximum(top - level, 1e-3 * level)
+        weights = deviation[:, None] * vectors[:, self.num_tasks - rank :] * np.sqrt(top)
+        self.weights = Parameter(weights.astype(start.dtype))
+        self.diagonal = variances(level * deviation**2, start.dtype, shared, floor)
+
+    def __call__(self) -> tf.Tensor:
+        diagonal = tf.broadcast_to(self.diagonal, [self.num_tasks])
+        return tf.linalg.diag(diagonal) + tf.matmul(self.weights, self.weights, transpose_b=True)
+
+
+class DiagonalCovariance(TaskCovariance):
+    """
+    No correlation between tasks.
+
+    :param start: [T, T]; its diagonal is taken.
+    :param shared: Whether all tasks have the same variance.
+    """
+
+    def __init__(self, start: AnyNDArray, *, shared: bool, floor: AnyNDArray | None = None) -> None:
+        self.num_tasks = len(start)
+        self.diagonal = variances(np.diag(start), start.dtype, shared, floor)
+
+    def __call__(self) -> tf.Tensor:
+        return tf.linalg.diag(tf.broadcast_to(self.diagonal, [self.num_tasks]))
+
+
+def variances(
+    start: AnyNDArray, dtype: np.dtype, shared: bool, floor: AnyNDArray | None
+) -> Parameter:
+    """
+    Positive numbers, one a task or, if shared, one for all (the mean), above a floor: the lowest,
+    if shared, because the others may be far above what the noise is.
+    """
+    start = np.asarray(np.mean(start) if shared else start, dtype)
+    if floor is None:
+        return Parameter(start, transform=positive())
+    floor = np.asarray(np.min(floor) if shared else floor, dtype)
+    bijector = tfp.bijectors.Chain([NoiseFloor(tf.constant(floor)), positive(lower=0.0)])
+    return Parameter(np.maximum(start, 2.0 * floor), transform=bijector)
+
+
+def deviations(S: AnyNDArray) -> AnyNDArray:
+    """Standard deviations of a covariance, [T]; a small one for a task that has none."""
+    deviation = np.sqrt(np.maximum(np.diag(S), 0.0))  # rounding may be below zero
+    largest = max(np.max(deviation), np.finfo(S.dtype).tiny)
+    return np.maximum(deviation, SMALLEST_DEVIATION * largest)
+
+
+def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:
+    """
+    Cholesky factor of a matrix that may be singular: eigenvalues of its correlations that are zero
+    are raised just above rounding.
+    """
+    deviation = deviations(S).astype(np.float64)
+    rounding = float(100.0 * len(S) * np.finfo(np.float64).eps)
+    R = lift_eigenvalues(S / np.outer(deviation, deviation), np.ones(len(S)), rounding)
+    return np.asarray(deviation[:, None] * np.linalg.cholesky(R), S.dtype)
+
+
+def smallest_eigenvalue(S: AnyNDArray, metric: AnyNDArray) -> float:
+    """The smallest eigenvalue relative to `diag(metric)`, [T]."""
+    deviation = np.sqrt(metric.astype(np.float64))
+    return float(np.linalg.eigvalsh(S / np.outer(deviation, deviation))[0])
+
+
+def lift_eigenvalues(S: AnyNDArray, metric: AnyNDArray, smallest: float) -> AnyNDArray:
+    r"""
+    The same matrix where eigenvalues relative to `diag(metric)`, [T], are at least `smallest`.
+
+    Of all matrices so bounded, the one that maximises the Gaussian likelihood of second moments S.
+    """
+    deviation = np.sqrt(metric.astype(np.float64))
+    values, vectors = np.linalg.eigh(S / np.outer(deviation, deviation))
+    if values[0] >= smallest:
+        return S
+    half = deviation[:, None] * vectors * np.sqrt(np.maximum(values, smallest))
+    return np.asarray(half @ half.T, S.dtype)

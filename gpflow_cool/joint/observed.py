@@ -1,0 +1,297 @@
+r"""
+The joint model conditioned on some entries of Y only.
+
+.. math:: S_{oo} = (C \otimes K + \Sigma \otimes I)_{oo}
+
+with o the observed entries. Vectors over all entries are matrices [N, T], zero where nothing is
+observed; :math:`S` takes V to :math:`K V C + V \Sigma`. While the observed entries are few,
+:math:`S_{oo}` is factorised; beyond `MAX_DENSE` of them systems are solved by conjugate gradients
+(:func:`smooth`), and nothing larger than N x N is formed. All of it in float64.
+
+Letters: N rows, T tasks, n observed entries, B right-hand sides, M test points.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import AnyNDArray, TensorType
+
+from ..linalg import LOG_2PI
+from .kronecker import TaskBasis, task_basis
+
+MAX_DENSE = 2000
+"""Up to this many observed entries their covariance is factorised."""
+
+CG_TOLERANCE = 1e-9
+"""A system counts as solved when its residual is this small, relative to its right-hand side."""
+
+SMOOTHING_TOLERANCE = 1e-12
+"""Conjugate gradients stop when every preconditioned residual has fallen by this factor."""
+
+CG_MAX_ITERATIONS = 1000
+MAX_REFINEMENTS = 5
+
+
+class Smoother(NamedTuple):
+    r"""
+    What conjugate gradients need: S split into functions and noise,
+    :math:`S_{oo} = (C \otimes (K - \delta I))_{oo} + \oplus_n (\Sigma + \delta C)_{o_n o_n}`, with
+    :math:`\delta` the least eigenvalue of K.
+    """
+
+    precision: tf.Tensor
+    r"""[N, T, T], :math:`\Lambda_n`, inverse noise of a row's observed entries, zero elsewhere."""
+
+    basis: TaskBasis
+    r"""Of C and the inverse of the mean precision, :math:`\bar \Lambda`."""
+
+    root: tf.Tensor
+    """[N, T], square roots of (lam_n - delta) d_j."""
+
+
+class ObservedSystem(NamedTuple):
+    """The covariance of the observed entries, ready to be solved with."""
+
+    K: tf.Tensor
+    """[N, N], the kernel matrix."""
+
+    U: tf.Tensor
+    """[N, N], its eigenvectors."""
+
+    lam: tf.Tensor
+    """[N], its eigenvalues."""
+
+    C: tf.Tensor
+    Sigma: tf.Tensor
+    mask: AnyNDArray
+    """[N, T], whether an entry is observed."""
+
+    L: tf.Tensor | None
+    """[n, n], Cholesky factor of S_oo in row-major order of the entries, if they are few."""
+
+    smoother: Smoother | None
+    """If they are not."""
+
+    def entries(self) -> AnyNDArray:
+        """[n, 2], row and task of the observed entries."""
+        return np.argwhere(self.mask).astype(np.int32)
+
+    def zero_elsewhere(self, V: tf.Tensor) -> tf.Tensor:
+        """[N, B, T], V with zeros where nothing is observed."""
+        return V * tf.constant(self.mask[:, None, :], V.dtype)
+
+
+@check_shapes("U: [N, N]", "lam: [N]", "C: [T, T]", "Sigma: [T, T]", "mask: [N, T]")
+def observed_system(
+    U: TensorType, lam: TensorType, C: TensorType, Sigma: TensorType, mask: AnyNDArray
+) -> ObservedSystem:
+    """Prepare the covariance of the observed entries, factorised if they are few."""
+    U, lam, C, Sigma = (tf.cast(part, tf.float64) for part in (U, lam, C, Sigma))
+    K = tf.matmul(U * lam, U, transpose_b=True)
+    system = ObservedSystem(K, U, lam, C, Sigma, mask, None, None)
+    if np.count_nonzero(mask) > MAX_DENSE:
+        return system._replace(smoother=prepare_smoother(lam, C, Sigma, mask))
+    return system._replace(L=dense_factor(system))
+
+
+def dense_factor(system: ObservedSystem) -> tf.Tensor:
+    """[n, n], the Cholesky factor of S_oo; without one TensorFlow would go on with NaN."""
+    return tf.debugging.check_numerics(
+        tf.linalg.cholesky(dense_covariance(system)),
+        "The covariance of the observed targets has no Cholesky factor: give more noise (sigma2, or"
+        " noise_covariance), or drop rows that are repeated.",
+    )
+
+
+def dense_covariance(system: ObservedSystem) -> tf.Tensor:
+    """[n, n], S_oo by its definition."""
+    rows, tasks = system.entries().T
+
+    def pick(matrix: tf.Tensor, index: AnyNDArray) -> tf.Tensor:
+        return tf.gather(tf.gather(matrix, index, axis=0), index, axis=1)
+
+    same_row = (rows[:, None] == rows[None, :]).astype(np.float64)
+    return pick(system.C, tasks) * pick(system.K, rows) + pick(system.Sigma, tasks) * same_row
+
+
+@check_shapes("lam: [N]", "C: [T, T]", "Sigma: [T, T]", "mask: [N, T]")
+def prepare_smoother(
+    lam: TensorType, C: TensorType, Sigma: TensorType, mask: AnyNDArray
+) -> Smoother:
+    """Split S into functions and noise, and average the noise's inverse over rows."""
+    known = tf.constant(mask, lam.dtype)
+    both = known[:, :, None] * known[:, None, :]
+    floor = tf.reduce_min(lam)
+    # Unknown tasks become unit variances apart from everything else, so that one size fits all.
+    padded = both * (Sigma + floor * C) + tf.linalg.diag(1.0 - known)
+    precision = both * tf.linalg.inv(padded)
+    basis = task_basis(C, tf.linalg.inv(tf.reduce_mean(precision, axis=0)))
+    return Smoother(precision, basis, tf.sqrt((lam - floor)[:, None] * basis.d))
+
+
+@check_shapes("A: [N, M]", "V: [M, B, T]", "return: [N, B, T]")
+def rows_product(A: TensorType, V: TensorType) -> tf.Tensor:
+    """A matrix times the rows of all right-hand sides, as one product."""
+    shape = tf.shape(V)
+    flat = tf.matmul(A, tf.reshape(V, [shape[0], shape[1] * shape[2]]))
+    return tf.reshape(flat, [-1, shape[1], shape[2]])
+
+
+@check_shapes("V: [N, B, T]", "return: [N, B, T]")
+def multiply(system: ObservedSystem, V: TensorType) -> tf.Tensor:
+    r"""S, for all entries, times vectors: :math:`K V C + V \Sigma`."""
+    return tf.matmul(rows_product(system.K, V), system.C) + tf.matmul(V, system.Sigma)
+
+
+@check_shapes("V: [B, N, T]", "return: [B, N, T]")
+def solve(system: ObservedSystem, V: TensorType) -> tf.Tensor:
+    """Solve with S_oo; what V holds at entries that are not observed is ignored."""
+    if system.smoother is not None:
+        return tf.transpose(solve_iteratively(system, tf.transpose(V, [1, 0, 2])), [1, 0, 2])
+    right = tf.gather_nd(tf.transpose(V, [1, 2, 0]), system.entries())  # [n, B]
+    return scatter(system, tf.linalg.cholesky_solve(system.L, right))
+
+
+@check_shapes("values: [n, B]", "return: [B, N, T]")
+def scatter(system: ObservedSystem, values: TensorType) -> tf.Tensor:
+    """Values of the observed entries back into their places."""
+    shape = tf.concat([system.mask.shape, tf.shape(values)[1:]], axis=0)
+    return tf.transpose(tf.scatter_nd(system.entries(), values, shape), [2, 0, 1])
+
+
+@check_shapes("a: [N, B, T]", "b: [N, B, T]", "return: [1, B, 1]")
+def dot(a: TensorType, b: TensorType) -> tf.Tensor:
+    """Inner products of two vectors for each right-hand side."""
+    return tf.reduce_sum(a * b, axis=[0, 2], keepdims=True)
+
+
+@check_shapes("V: [N, B, T]", "return: [N, B, T]")
+def solve_iteratively(system: ObservedSystem, V: TensorType) -> tf.Tensor:
+    """
+    Smooth, and smooth what is left, until nothing is.
+
+    :raises tf.errors.InvalidArgumentError: If a residual stays above `CG_TOLERANCE`.
+    """
+    V = system.zero_elsewhere(V)
+    scale = dot(V, V)
+
+    def error(residual: tf.Tensor) -> tf.Tensor:
+        return tf.sqrt(tf.reduce_max(tf.math.divide_no_nan(dot(residual, residual), scale)))
+
+    def unsolved(step: tf.Tensor, x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+        return (step < MAX_REFINEMENTS) & (error(residual) > CG_TOLERANCE)
+
+    def refine(step: tf.Tensor, x: tf.Tensor, residual: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        x += smooth(system, residual)
+        return step + 1, x, V - system.zero_elsewhere(multiply(system, x))
+
+    _, x, residual = tf.while_loop(unsolved, refine, (tf.constant(0), tf.zeros_like(V), V))
+    check = tf.debugging.assert_less_equal(
+        error(residual),
+        tf.constant(CG_TOLERANCE, V.dtype),
+        message="Conjugate gradients did not converge: the noise is too small for this kernel,"
+        " raise its lower bound (a larger sigma2 to start from), or use fewer rows.",
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(x)
+
+
+@check_shapes("V: [N, B, T]", "return: [N, B, T]")
+def smooth(system: ObservedSystem, V: TensorType) -> tf.Tensor:
+    r"""
+    Solve with S_oo by conjugate gradients for the functions' values, f = R v.
+
+    .. math:: (I + R^\top \Lambda R) \, v = R^\top \Lambda V, \qquad
+              S_{oo}^{-1} V = \Lambda (V - R v), \qquad R R^\top = C \otimes (K - \delta I)
+
+    Preconditioned with :math:`I + R^\top \bar \Lambda R`, which is diagonal in the basis used here:
+    where functions are smooth only the mean of :math:`\Lambda` over rows counts, where they are not
+    and the noise is small convergence is slow. An iteration is two products N x N by N x T.
+    """
+    assert system.smoother is not None
+    precision, basis, root = system.smoother
+    root = root[:, None, :]
+    U_transposed = tf.transpose(system.U)
+
+    def functions(v: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(rows_product(system.U, root * v), basis.P, transpose_b=True)
+
+    def functions_adjoint(f: tf.Tensor) -> tf.Tensor:
+        return root * tf.matmul(rows_product(U_transposed, f), basis.P)
+
+    def weigh(f: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(f, precision)
+
+    diagonal = 1.0 + tf.square(root)
+    right = functions_adjoint(weigh(V))
+    z = right / diagonal
+    start = dot(right, z)
+
+    def unfinished(
+        step: tf.Tensor, v: tf.Tensor, r: tf.Tensor, p: tf.Tensor, rz: tf.Tensor
+    ) -> tf.Tensor:
+        return (step < CG_MAX_ITERATIONS) & tf.reduce_any(rz > SMOOTHING_TOLERANCE**2 * start)
+
+    def advance(
+        step: tf.Tensor, v: tf.Tensor, r: tf.Tensor, p: tf.Tensor, rz: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        Ap = p + functions_adjoint(weigh(functions(p)))
+        a = tf.math.divide_no_nan(rz, dot(p, Ap))
+        v, r = v + a * p, r - a * Ap
+        z = r / diagonal
+        rz_next = dot(r, z)
+        return step + 1, v, r, z + tf.math.divide_no_nan(rz_next, rz) * p, rz_next
+
+    begin = (tf.constant(0), tf.zeros_like(right), right, z, start)
+    _, v, *_ = tf.while_loop(unfinished, advance, begin)
+    return weigh(V - functions(v))
+
+
+@check_shapes("Y: [N, T]", "return: []")
+def observed_log_evidence(system: ObservedSystem, Y: TensorType) -> tf.Tensor:
+    """
+    Log density of the observed entries.
+
+    Beyond `MAX_DENSE` of them no determinant is cheap: their covariance is factorised all the same.
+    """
+    L = dense_factor(system) if system.L is None else system.L
+    y = tf.gather_nd(tf.cast(Y, L.dtype), system.entries())[:, None]
+    z = tf.linalg.triangular_solve(L, y)
+    log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)))
+    size = tf.cast(tf.size(y), z.dtype)
+    return -0.5 * tf.reduce_sum(tf.square(z)) - log_det - 0.5 * size * LOG_2PI
+
+
+@check_shapes("Y: [N, T]", "signal: [S, N, T]", "noise: [S, N, T]", "return: [S, N, T]")
+def draw_completions(
+    system: ObservedSystem, Y: TensorType, signal: TensorType, noise: TensorType
+) -> tf.Tensor:
+    r"""
+    Draw the missing entries given the observed ones (Matheron's rule).
+
+    .. math:: Y_0 + S_{\cdot o} S_{oo}^{-1} (y_o - Y_{0,o}), \qquad
+              Y_0 = K^{1/2} \epsilon_f \, C^{1/2} + \epsilon_y \, \mathrm{chol}(\Sigma)^\top
+
+    The roots are symmetric, so that draws from the same numbers change little when K, C and Sigma
+    change little.
+
+    :param Y: What it holds at entries that are not observed is ignored.
+    :param signal: Standard normal. Zero, like `noise`, gives the mean completion.
+    """
+    prior = draw_prior(system, tf.transpose(signal, [1, 0, 2]), tf.transpose(noise, [1, 0, 2]))
+    observed = tf.where(system.mask, Y, tf.zeros_like(Y))
+    weights = solve(system, observed - tf.transpose(prior, [1, 0, 2]))
+    drawn = prior + multiply(system, tf.transpose(weights, [1, 0, 2]))
+    return tf.where(system.mask, observed, tf.transpose(drawn, [1, 0, 2]))
+
+
+@check_shapes("signal: [N, S, T]", "noise: [N, S, T]", "return: [N, S, T]")
+def draw_prior(system: ObservedSystem, signal: TensorType, noise: TensorType) -> tf.Tensor:
+    """All entries, drawn without regard to what is observed."""
+    values, vectors = tf.linalg.eigh(system.C)
+    root_C = tf.matmul(vectors * tf.sqrt(tf.nn.relu(values)), vectors, transpose_b=True)
+    rotated = rows_product(tf.transpose(system.U), tf.matmul(signal, root_C))
+    functions = rows_product(system.U, tf.sqrt(system.lam)[:, None, None] * rotated)
+    return functions + tf.matmul(noise, tf.linalg.cholesky(system.Sigma), transpose_b=True)

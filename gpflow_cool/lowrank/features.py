@@ -1,0 +1,178 @@
+r"""
+Features of a kernel: :math:`k(x, x') \approx f(x)^\top f(x')` with R numbers a row.
+
+A linear kernel, a constant, and sums of them have features of their own, with which this is exact.
+With inducing points Z, :math:`f(x) = L^{-1} k(Z, x)` where :math:`L L^\top = k(Z, Z)`: what the
+kernel matrix has more than F F^T is what the rows know beyond the inducing points.
+"""
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow import covariances
+from gpflow.base import AnyNDArray, TensorType
+from gpflow.inducing_variables import InducingVariables
+from gpflow.kernels import Constant, Kernel, Linear, Sum
+from scipy.cluster.vq import kmeans2
+
+from .. import checks
+from ..linalg import cholesky_with_jitter
+from . import DEFAULT_POINTS
+
+MAX_CANDIDATES = 10_000
+"""Points are chosen among so many rows, drawn at random where there are more."""
+
+METHODS = ("greedy", "k-means")
+
+
+class InducingFeatures:
+    """Features from inducing points; whatever GPflow calls inducing variables."""
+
+    def __init__(self, kernel: Kernel, inducing_variable: InducingVariables) -> None:
+        self.kernel = kernel
+        self.inducing_variable = inducing_variable
+
+    def cross(self, X: TensorType) -> tf.Tensor:
+        """[M, batch..., N], covariance of inducing variables and rows: L times the features."""
+        return covariances.Kuf(self.inducing_variable, self.kernel, X)
+
+    def diagonal(self, X: TensorType) -> tf.Tensor:
+        """[N], k(x, x)."""
+        return self.kernel(X, full_cov=False)
+
+    @check_shapes("return: [M, M]")
+    def factor(self) -> tf.Tensor:
+        """L, in float64. Its jitter is far below GPflow's: enough for points that coincide."""
+        Kuu = covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
+        jitter = max(1e-11, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
+        return cholesky_with_jitter(tf.cast(Kuu, tf.float64), jitter)
+
+
+class LinearFeatures:
+    r"""
+    Features of a linear kernel, of a constant, or of a sum of them: exact.
+
+    .. math:: k(x, x') = \sum_d v_d x_d x'_d + c, \qquad
+              f(x) = (\sqrt{v_1} x_1, \ldots, \sqrt{v_D} x_D, \sqrt{c})
+    """
+
+    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
+        self.parts = linear_parts(kernel)
+        self.num_features = sum(num_columns(part, num_inputs) for part in self.parts or ())
+
+    @check_shapes("X: [batch..., N, D]", "return: [batch..., N, R]")
+    def __call__(self, X: TensorType) -> tf.Tensor:
+        """The features of rows."""
+        return tf.concat([part_features(part, X) for part in self.parts or ()], axis=-1)
+
+    @check_shapes("X: [batch..., N, D]", "return: [R, batch..., N]")
+    def cross(self, X: TensorType) -> tf.Tensor:
+        """The features, where the covariance with inducing points would be."""
+        F = self(X)
+        rank = tf.rank(F)
+        return tf.transpose(F, tf.concat([[rank - 1], tf.range(rank - 1)], axis=0))
+
+    def diagonal(self, X: TensorType) -> tf.Tensor:
+        """[N], k(x, x)."""
+        return tf.reduce_sum(tf.square(self(X)), axis=-1)
+
+    def factor(self) -> tf.Tensor:
+        """[R, R], the identity: features need no whitening."""
+        return tf.eye(self.num_features, dtype=tf.float64)
+
+
+def linear_parts(kernel: Kernel) -> list[Kernel] | None:
+    """The linear and constant kernels that a kernel is the sum of, or None if it is none."""
+    if type(kernel) in (Linear, Constant):  # Polynomial is derived from Linear
+        return [kernel]
+    if type(kernel) is not Sum:
+        return None
+    parts = [linear_parts(part) for part in kernel.kernels]
+    return None if None in parts else [leaf for part in parts for leaf in part or ()]
+
+
+def num_columns(kernel: Kernel, num_inputs: int) -> int:
+    """Features of a linear or a constant kernel."""
+    if isinstance(kernel, Constant):
+        return 1
+    active = kernel.active_dims
+    return len(range(num_inputs)[active]) if isinstance(active, slice) else len(active)
+
+
+def part_features(kernel: Kernel, X: TensorType) -> tf.Tensor:
+    """[batch..., N, R], features of a linear or a constant kernel."""
+    deviation = tf.sqrt(tf.convert_to_tensor(kernel.variance))
+    columns = X[..., :1] * 0.0 + 1.0 if isinstance(kernel, Constant) else kernel.slice(X, None)[0]
+    return deviation * columns
+
+
+def linear_features(kernel: Kernel, X: TensorType) -> LinearFeatures | None:
+    """
+    The features of a kernel that is linear, if they are fewer than the rows of X.
+
+    Rows whose number may change, and is not known yet, count as many.
+    """
+    if linear_parts(kernel) is None:
+        return None
+    features = LinearFeatures(kernel, int(X.shape[1]))
+    many = X.shape[0] is None or features.num_features < X.shape[0]
+    return features if many else None
+
+
+def choose_inducing_points(
+    X: AnyNDArray,
+    kernel: Kernel,
+    num_points: int | None = None,
+    *,
+    method: str = "greedy",
+    seed: int = 0,
+) -> AnyNDArray:
+    """
+    Inducing points for :class:`gpflow_cool.SparseCoolMTGP`.
+
+    Among more than 10,000 rows, as many are drawn at random first.
+
+    :param X: The inputs, [N, D]; an array that is mapped into memory is fine.
+    :param kernel: Its lengthscales decide which rows tell of each other: set them beforehand.
+    :param num_points: By default 300, or N if that is less.
+    :param method: "greedy" takes, one after the other, the row of which the others taken know least
+        (largest conditional variance, Burt et al. 2020), and fewer than `num_points` where those
+        know all; "k-means" takes centres of clusters.
+    :param seed: Which rows are drawn, and where clusters start.
+    :return: [M, D].
+    """
+    checks.option(method, "method", METHODS)
+    num_points = num_points or DEFAULT_POINTS
+    num_points = min(checks.positive_integer(num_points, "num_points"), len(X))
+    rng = np.random.default_rng(checks.seed(seed))
+    if len(X) > MAX_CANDIDATES:
+        X = X[np.sort(rng.choice(len(X), max(MAX_CANDIDATES, num_points), replace=False))]
+    X = np.asarray(checks.matrix(X, "X", checks.INPUTS_ARE_COLUMNS))
+    if method == "greedy":
+        return X[greedy_rows(kernel, X, num_points)]
+    centres, _ = kmeans2(X.astype(np.float64), num_points, minit="++", seed=rng)
+    return centres.astype(X.dtype)
+
+
+def greedy_rows(kernel: Kernel, X: AnyNDArray, num_points: int) -> AnyNDArray:
+    r"""
+    Rows of largest conditional variance, one after the other: a pivoted Cholesky factorisation.
+
+    .. math:: v \leftarrow v - c^2, \qquad c = (k(x_j, X) - C_{:,j}^\top C) / \sqrt{v_j}
+    """
+    points = tf.constant(X)
+    covariance = tf.function(lambda x: kernel(x, points)[0], autograph=False)
+    v = kernel(points, full_cov=False).numpy().astype(np.float64)
+    negligible = 1e-10 * float(v.max())
+    C = np.zeros((num_points, len(X)))
+    chosen: list[int] = []
+    for m in range(num_points):
+        j = int(np.argmax(v))
+        chosen.append(j)
+        k = covariance(points[j : j + 1]).numpy()
+        C[m] = (k - C[:m, j] @ C[:m]) / np.sqrt(max(v[j], np.finfo(v.dtype).tiny))
+        v = np.maximum(v - np.square(C[m]), 0.0)
+        v[j] = 0.0
+        if v.max() <= negligible:
+            break
+    return np.array(chosen)

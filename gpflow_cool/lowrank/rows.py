@@ -1,0 +1,322 @@
+"""
+Rows of data in chunks: arrays, files mapped into memory, and streams that never fit there.
+
+Sums over rows are taken a chunk at a time, so that memory is that of a chunk, whatever N. With a
+`tf.distribute.Strategy` each replica adds up the chunks of its shard, and one all-reduce adds up
+the replicas: the sum itself is sent, M^2 + M T numbers for statistics, whatever the number of rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+from gpflow.config import default_float
+
+from .. import checks
+
+CHUNK_ROWS = 8192
+SAMPLE_ROWS = 1000
+
+Chunk = tuple[tf.Tensor, tf.Tensor]
+"""X [n, D] and Y [n, T] of some rows, in GPflow's default float."""
+
+
+class Rows(Protocol):
+    """Data as chunks, as often as it is asked for."""
+
+    num_inputs: int
+    num_tasks: int
+
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        """All chunks, or every `num_shards`-th of them from number `shard` on."""
+        ...
+
+    def arrays(self) -> Chunk: ...
+
+
+class ArrayRows:
+    """
+    Arrays, also ones that NumPy maps into memory: only a chunk of them is read at a time.
+
+    :param chunk_rows: Rows of a chunk.
+    """
+
+    def __init__(self, X: AnyNDArray, Y: AnyNDArray, chunk_rows: int) -> None:
+        check_array(X, "X", checks.INPUTS_ARE_COLUMNS)
+        check_array(Y, "Y", checks.TASKS_ARE_COLUMNS)
+        if len(X) != len(Y):
+            raise ValueError(
+                f"X has {len(X)} rows and Y has {len(Y)}: row n of Y must hold the targets at row n"
+                " of X."
+            )
+        self.X, self.Y, self.chunk_rows = X, Y, chunk_rows
+        self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
+
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        step = self.chunk_rows
+        for n in range(shard * step, len(self.X), num_shards * step):
+            part = slice(n, n + step)
+            yield as_tensor(self.X[part]), as_tensor(self.Y[part])
+
+    def arrays(self) -> Chunk:
+        """All rows at once."""
+        return as_tensor(self.X), as_tensor(self.Y)
+
+
+class TensorRows:
+    """Tensors, or variables that may change, in one chunk."""
+
+    def __init__(self, X: tf.Tensor | tf.Variable, Y: tf.Tensor | tf.Variable) -> None:
+        self.X, self.Y = X, Y
+        self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
+
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        if shard == 0:
+            yield tf.convert_to_tensor(self.X), tf.convert_to_tensor(self.Y)
+
+    def arrays(self) -> Chunk:
+        """All rows at once."""
+        return self.X, self.Y
+
+
+class DatasetRows:
+    """
+    A `tf.data.Dataset` of pairs (x, y): of rows, which are gathered into chunks, or of chunks.
+
+    It is read from its beginning in every pass, and must yield the same rows each time.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, chunk_rows: int) -> None:
+        spec = dataset.element_spec
+        if not (isinstance(spec, tuple) and len(spec) == 2):
+            raise ValueError(
+                f"The tf.data.Dataset has elements {spec}, but pairs (x, y) are needed: of rows,"
+                " shapes [D] and [T], or of chunks, shapes [n, D] and [n, T]."
+            )
+        ranks = [part.shape.rank for part in spec]
+        columns: list[Any] = [part.shape[-1] if part.shape.rank else None for part in spec]
+        if ranks not in ([1, 1], [2, 2]) or None in columns:
+            raise ValueError(
+                f"The tf.data.Dataset has elements of shapes {spec[0].shape} and {spec[1].shape},"
+                " but [D] and [T], or [n, D] and [n, T], with D and T known, are needed."
+            )
+        self.num_inputs, self.num_tasks = int(columns[0]), int(columns[1])
+        self.chunk_rows = chunk_rows
+        self.dataset = dataset.batch(chunk_rows) if ranks == [1, 1] else dataset
+
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        return iter(self.dataset.shard(num_shards, shard).map(cast_pair).prefetch(2))
+
+    def arrays(self) -> Chunk:
+        """Refused: a stream may not fit into memory."""
+        raise ValueError(
+            "The data is a tf.data.Dataset, which is not kept: save the parameters instead"
+            " (gpflow.utilities.parameter_dict), and build the model again on the same data."
+        )
+
+
+def cast_pair(X: tf.Tensor, Y: tf.Tensor) -> Chunk:
+    return tf.cast(X, default_float()), tf.cast(Y, default_float())
+
+
+def as_tensor(array: AnyNDArray) -> tf.Tensor:
+    return tf.constant(np.asarray(array), dtype=default_float())
+
+
+def check_array(array: AnyNDArray, name: str, columns: str) -> None:
+    """Raise unless an array is a matrix of numbers with a row and a column; nothing is read."""
+    if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} has shape {array.shape} and type {array.dtype}, but a matrix of numbers with"
+            f" at least one row is needed: {columns}."
+        )
+
+
+def make_rows(data: Any, chunk_rows: int) -> ArrayRows | DatasetRows:
+    """
+    The rows of what a user calls data: a pair (X, Y), or a `tf.data.Dataset` of pairs.
+
+    Arrays, memory maps included, are used where they are; anything else is read as numbers.
+    """
+    checks.positive_integer(chunk_rows, "chunk_rows")
+    if isinstance(data, tf.data.Dataset):
+        return DatasetRows(data, chunk_rows)
+    parts = checks.pair(data, "data must be the pair (X, Y), or a tf.data.Dataset of such pairs")
+    for part, name in zip(parts, "XY", strict=True):
+        if isinstance(part, tf.Variable):
+            raise ValueError(
+                f"{name} is a tf.Variable, but this model does not follow its changes: pass an"
+                " array."
+            )
+    X, Y = (
+        part if isinstance(part, np.ndarray) else checks.numbers(part, name)
+        for part, name in zip(parts, "XY", strict=True)
+    )
+    return ArrayRows(X, Y, chunk_rows)
+
+
+class Summary(NamedTuple):
+    """What one pass over all rows tells."""
+
+    num_rows: int
+    scales: AnyNDArray
+    """[T], variance of each task; of a constant one its mean square; of one that is zero, 1."""
+
+    kernel_variance: float
+    """Mean of k(x, x)."""
+
+    X: AnyNDArray
+    Y: AnyNDArray
+    """Some rows, drawn at random: all, if they are few."""
+
+
+def summarise(
+    rows: Rows,
+    centred: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    diagonal: Callable[[tf.Tensor], tf.Tensor],
+) -> Summary:
+    """
+    Check and summarise all rows, in one pass.
+
+    :param centred: The targets with the mean function subtracted.
+    :param diagonal: k(x, x) of every row.
+    :raises ValueError: If an entry is not finite, naming its row.
+    """
+    count, trace = 0, 0.0
+    moments = Moments(rows.num_tasks)
+    sample = Sample(SAMPLE_ROWS)
+    for X, Y in rows.chunks():
+        check_chunk(X.numpy(), "X", count)
+        check_chunk(Y.numpy(), "Y", count)
+        moments.add(centred(X, Y).numpy())
+        trace += float(tf.reduce_sum(diagonal(X)))
+        sample.add(X.numpy(), Y.numpy())
+        count += len(X)
+    if not count:
+        raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
+    variance = trace / count
+    return Summary(
+        count,
+        moments.scales(),
+        variance if np.isfinite(variance) and variance > 0 else 1.0,
+        *sample.rows(),
+    )
+
+
+def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
+    """Raise if an entry is not finite, with its row counted from the beginning of the data."""
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{name}[{before + row}, {column}] is {array[row, column]}. Every entry must be finite:"
+            " drop the row or fill the gap."
+        )
+
+
+class Moments:
+    """Mean, variance and range of columns, a chunk at a time (Chan et al. 1979)."""
+
+    def __init__(self, num_columns: int) -> None:
+        self.count = 0
+        self.mean, self.squares = np.zeros(num_columns), np.zeros(num_columns)
+        self.low, self.high = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
+        self.rounding = 0.0
+
+    def add(self, Y: AnyNDArray) -> None:
+        """Take in some rows: squares are sums of squared distances from the mean."""
+        self.rounding = 10.0 * float(np.finfo(Y.dtype).eps)
+        mean = np.mean(Y, axis=0, dtype=np.float64)
+        shift, total = mean - self.mean, self.count + len(Y)
+        self.squares += np.sum(np.square(Y - mean), axis=0)
+        self.squares += np.square(shift) * self.count * len(Y) / total
+        self.mean += shift * len(Y) / total
+        self.count = total
+        self.low, self.high = np.minimum(self.low, Y.min(0)), np.maximum(self.high, Y.max(0))
+
+    def scales(self) -> AnyNDArray:
+        """As :func:`gpflow_cool.chain.starting.task_scales` of all rows."""
+        variance = self.squares / self.count
+        mean_square = variance + np.square(self.mean)
+        largest = np.maximum(np.abs(self.low), np.abs(self.high))
+        constant = self.high - self.low <= self.rounding * largest
+        return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
+
+
+class Sample:
+    """
+    Rows drawn at random without replacement from a stream of unknown length: each row gets a random
+    number, and those with the smallest ones are kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.rng = np.random.default_rng(0)
+        self.keys = np.zeros(0)
+        self.parts: list[AnyNDArray] = []
+
+    def add(self, *parts: AnyNDArray) -> None:
+        """Take in some rows, given as arrays of as many."""
+        keys = np.concatenate([self.keys, self.rng.random(len(parts[0]))])
+        kept = np.sort(np.argsort(keys)[: self.size])
+        if self.parts:
+            parts = tuple(np.concatenate(pair) for pair in zip(self.parts, parts, strict=True))
+        self.parts = [part[kept] for part in parts]
+        self.keys = keys[kept]
+
+    def rows(self) -> list[AnyNDArray]:
+        return self.parts
+
+
+# Sums over rows, on one device or on many -------------------------------------------------------
+
+LOST_WORKER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
+"""What TensorFlow raises when another worker does not answer."""
+
+
+def sum_over_rows(
+    rows: Rows,
+    function: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
+    zero: Sequence[tf.Tensor],
+    strategy: tf.distribute.Strategy | None = None,
+) -> list[tf.Tensor]:
+    """
+    Sums, over all chunks of rows, of the tensors that a function makes of a chunk.
+
+    :param zero: The sums over no rows.
+    :param strategy: Where to compute: every replica sees its shard of the chunks.
+    :raises RuntimeError: If a worker is gone.
+    """
+    if strategy is None:
+        return sum_over_shard(rows, function, zero, 1, 0)
+
+    def replica() -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        shard = int(tf.get_static_value(context.replica_id_in_sync_group))
+        part = sum_over_shard(rows, function, zero, context.num_replicas_in_sync, shard)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, part)
+
+    try:
+        total = strategy.run(replica)
+        return [strategy.experimental_local_results(part)[0] for part in total]
+    except LOST_WORKER as error:
+        raise RuntimeError(
+            "Another worker does not answer any more. Start all of them again: training goes on"
+            f" from the last checkpoint, if there is one. TensorFlow says: {error.message[:200]}"
+        ) from error
+
+
+def sum_over_shard(
+    rows: Rows,
+    function: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
+    zero: Sequence[tf.Tensor],
+    num_shards: int,
+    shard: int,
+) -> list[tf.Tensor]:
+    """The same over every `num_shards`-th chunk."""
+    total = list(zero)
+    for X, Y in rows.chunks(num_shards, shard):
+        total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
+    return total

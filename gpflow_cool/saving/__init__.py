@@ -1,0 +1,1 @@
+"""A model as a folder of JSON and NumPy arrays, written and read without running code."""

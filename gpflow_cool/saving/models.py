@@ -1,0 +1,132 @@
+"""
+Models to folders and back.
+
+A class that can be saved derives from :class:`Saveable`, has the two directions `to_document` and
+`from_document` beside each other, and is registered with :func:`saveable`. That is all: what is
+read from a folder is looked up by the name of its class among those that are registered, so that
+nothing in a folder is ever executed.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import RegressionData
+from gpflow.config import default_float
+from typing_extensions import Self
+
+from .folder import Content, check_place, write_folder
+from .modules import CustomModule, Reader, Writer
+
+Document = Mapping[str, Any]
+"""What is saved of a model, as plain data; arrays and parameters by their names and numbers."""
+
+Given = Mapping[str, Any]
+"""The user's own kernel and mean function, None where the saved one is wanted."""
+
+REGISTRY: dict[str, type["Saveable"]] = {}
+
+
+class Saveable:
+    """What can be saved to a folder."""
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        """The object as plain data, its arrays and parameters handed to the writer."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        """The inverse of :meth:`to_document`."""
+        raise NotImplementedError
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """
+        Save the model, with its data, to a folder that :func:`gpflow_cool.load` reads.
+
+        Parameters, their bounds and whether they are trainable are kept. Priors are not, and a
+        warning says so. The folder holds JSON and NumPy arrays, and is written whole or not at all.
+
+        >>> model.save("model")  # doctest: +SKIP
+        >>> same = gpflow_cool.load("model")  # doctest: +SKIP
+
+        :param folder: A new folder; those above it are made.
+        :param force: Replace a model that was saved there. No other folder is ever replaced.
+        """
+        check_place(folder, force)  # before the work
+        return write_folder(folder, content_of(self), force=force)
+
+
+Class = TypeVar("Class", bound=type[Saveable])
+
+
+def saveable(cls: Class) -> Class:
+    """Register a class, so that objects of it are saved, and loaded by the name of the class."""
+    REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def content_of(thing: Saveable) -> Content:
+    """What is written of a model or a fitted estimator."""
+    writer = Writer()
+    document = document_of(thing, writer)
+    if writer.with_priors:
+        warnings.warn(
+            f"Priors are not saved, and {writer.with_priors} of the parameters have one. After"
+            " loading, predictions are the same. Training is not, unless you set the priors again.",
+            stacklevel=3,
+        )
+    return Content({**document, "parameters": writer.parameters}, writer.arrays)
+
+
+def document_of(thing: Any, writer: Writer) -> dict[str, Any]:
+    """An object of a registered class as plain data, with the name of its class."""
+    name = type(thing).__name__
+    if REGISTRY.get(name) is not type(thing):
+        raise ValueError(f"{name} cannot be saved, only {', '.join(sorted(REGISTRY))} can.")
+    return {"class": name, **thing.to_document(writer)}
+
+
+def restore(saved: Document, reader: Reader, given: Given) -> Any:
+    """What :func:`document_of` has written, made again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what there was to say was said at the first construction
+        thing = REGISTRY[saved["class"]].from_document(saved, reader, given)
+    reader.restore_flags()
+    return thing
+
+
+# What models share ---------------------------------------------------------------------------
+
+
+def data_document(
+    data: RegressionData, task_names: tuple[str, ...], writer: Writer
+) -> dict[str, Any]:
+    """Data and names of tasks."""
+    X, Y = data
+    return {
+        "float": np.dtype(X.dtype.as_numpy_dtype).name,
+        "task_names": list(task_names),
+        "data": {"X": writer.array("X", X), "Y": writer.array("Y", Y)},
+        "data_may_change": [isinstance(part, tf.Variable) for part in (X, Y)],
+    }
+
+
+def saved_data(saved: Document, reader: Reader) -> RegressionData:
+    """X and Y; as variables where they may change."""
+    if saved["float"] != np.dtype(default_float()).name:
+        raise CustomModule(
+            f"it was saved in {saved['float']}, but GPflow works in"
+            f" {np.dtype(default_float()).name}: call"
+            f" gpflow.config.set_default_float(np.{saved['float']}) first"
+        )
+    parts = []
+    for name, may_change in zip("XY", saved["data_may_change"], strict=True):
+        array = reader.array(saved["data"][name])
+        if may_change:
+            array = tf.Variable(array, trainable=False, shape=[None, array.shape[1]])
+        parts.append(array)
+    return parts[0], parts[1]

@@ -1,0 +1,373 @@
+"""
+GPflow kernels, mean functions and parameters as plain data, and back, without running any code.
+
+A module becomes a tree of class names out of the tables below, facts for the constructors, and
+numbers of parameters; the parameters stand in one table, so that two places may share one. What is
+in no table is called custom: the user who loads it must bring it.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow import Module, Parameter, kernels, mean_functions
+from gpflow.base import AnyNDArray
+from gpflow.utilities import parameter_dict
+
+from ..chain.starting import NoiseFloor
+from ..joint import covariances
+from .folder import Content
+
+CUSTOM = "custom"
+
+TRANSFORMS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "Identity": (tfp.bijectors.Identity, ()),
+    "Softplus": (tfp.bijectors.Softplus, ("hinge_softness", "low")),
+    "Exp": (tfp.bijectors.Exp, ()),
+    "Shift": (tfp.bijectors.Shift, ("shift",)),
+    "Scale": (tfp.bijectors.Scale, ("scale",)),
+    "Sigmoid": (tfp.bijectors.Sigmoid, ("low", "high")),
+    "NoiseFloor": (NoiseFloor, ("shift",)),
+    "Chain": (tfp.bijectors.Chain, ("bijectors",)),
+    "FillTriangular": (tfp.bijectors.FillTriangular, ("upper",)),
+    "FillScaleTriL": (tfp.bijectors.FillScaleTriL, ("diag_bijector", "diag_shift")),
+}
+"""Transforms of parameters, with the names of their constructors' arguments."""
+
+
+class Recipe(NamedTuple):
+    """How a module of one class is taken apart and made again."""
+
+    make: Callable[..., Module]
+    """From facts, and parts under their own names; values of parameters come afterwards."""
+
+    parameters: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Attributes that hold a module, or a list of modules."""
+
+    facts: Callable[[Any], dict[str, Any]] = lambda module: {}
+    """What else the constructor needs, as JSON."""
+
+    has_active_dims: bool = False
+
+
+class CustomModule(ValueError):
+    """A module of a class, or with a transform, that only its author knows."""
+
+
+# Which classes -------------------------------------------------------------------------------
+
+
+def leaf(
+    cls: type, *parameters: str, facts: Callable[[Any], dict[str, Any]] = lambda module: {}
+) -> Recipe:
+    """Recipe of a kernel that sees columns of X."""
+    return Recipe(cls, parameters, facts=facts, has_active_dims=True)
+
+
+def stationary(cls: type, *parameters: str) -> Recipe:
+    return leaf(cls, "variance", "lengthscales", *parameters)
+
+
+KERNELS: dict[str, Recipe] = {
+    "SquaredExponential": stationary(kernels.SquaredExponential),
+    "RationalQuadratic": stationary(kernels.RationalQuadratic, "alpha"),
+    "Exponential": stationary(kernels.Exponential),
+    "Matern12": stationary(kernels.Matern12),
+    "Matern32": stationary(kernels.Matern32),
+    "Matern52": stationary(kernels.Matern52),
+    "Cosine": stationary(kernels.Cosine),
+    "White": leaf(kernels.White, "variance"),
+    "Constant": leaf(kernels.Constant, "variance"),
+    "Linear": leaf(kernels.Linear, "variance"),
+    "Polynomial": leaf(
+        kernels.Polynomial, "variance", "offset", facts=lambda k: {"degree": float(k.degree)}
+    ),
+    "ArcCosine": leaf(
+        kernels.ArcCosine,
+        "variance",
+        "weight_variances",
+        "bias_variance",
+        facts=lambda k: {"order": int(k.order)},
+    ),
+    "Periodic": Recipe(kernels.Periodic, ("period",), ("base_kernel",)),
+    "Sum": Recipe(kernels.Sum, parts=("kernels",)),
+    "Product": Recipe(kernels.Product, parts=("kernels",)),
+    "ChangePoints": Recipe(
+        lambda kernels: gpflow.kernels.ChangePoints(kernels, np.arange(len(kernels) - 1.0)),
+        ("locations", "steepness"),
+        ("kernels",),
+    ),
+}
+
+MEAN_FUNCTIONS: dict[str, Recipe] = {
+    "Zero": Recipe(mean_functions.Zero, facts=lambda m: {"output_dim": int(m.output_dim)}),
+    "Constant": Recipe(mean_functions.Constant, ("c",)),
+    "Linear": Recipe(mean_functions.Linear, ("A", "b")),
+    "Identity": Recipe(mean_functions.Identity, facts=lambda m: {"input_dim": m.input_dim}),
+    "Polynomial": Recipe(
+        mean_functions.Polynomial,
+        ("w",),
+        facts=lambda m: {
+            "degree": int(np.max(np.sum(m.powers, axis=1))),
+            "input_dim": int(m.powers.shape[1]),
+            "output_dim": int(m.w.shape[0]),
+        },
+    ),
+    "Additive": Recipe(
+        lambda add_1, add_2: mean_functions.Additive(add_1, add_2), parts=("add_1", "add_2")
+    ),
+    "Product": Recipe(
+        lambda prod_1, prod_2: mean_functions.Product(prod_1, prod_2), parts=("prod_1", "prod_2")
+    ),
+}
+
+COVARIANCES: dict[str, Recipe] = {
+    "FullCovariance": Recipe(
+        lambda floor: covariances.FullCovariance(np.eye(len(floor)), np.array(floor)),
+        ("factor",),
+        facts=lambda m: {"floor": [float(variance) for variance in m.floor]},
+    ),
+    "LowRankCovariance": Recipe(
+        lambda num_tasks: covariances.LowRankCovariance(np.eye(num_tasks), 1, shared=True),
+        ("weights", "diagonal"),
+        facts=lambda m: {"num_tasks": int(m.num_tasks)},
+    ),
+    "DiagonalCovariance": Recipe(
+        lambda num_tasks: covariances.DiagonalCovariance(np.eye(num_tasks), shared=True),
+        ("diagonal",),
+        facts=lambda m: {"num_tasks": int(m.num_tasks)},
+    ),
+}
+
+TABLES = {"kernel": KERNELS, "mean_function": MEAN_FUNCTIONS, "covariance": COVARIANCES}
+
+
+# To plain data -------------------------------------------------------------------------------
+
+
+class Writer:
+    """Collects the arrays and the parameters of what is taken apart."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, AnyNDArray] = {}
+        self.parameters: list[dict[str, Any]] = []
+        self.with_priors = 0
+        self._numbers: dict[int, int] = {}
+        self._names: dict[bytes, str] = {}
+        self._keep: list[Parameter] = []  # so that no id is used twice
+
+    def array(self, name: str, value: Any) -> str:
+        """Name under which an array is stored: once, however often it occurs."""
+        array = np.asarray(value)
+        key = hashlib.sha256(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+        if key.digest() not in self._names:
+            taken = sum(other.split(".")[0] == name for other in self.arrays)
+            self._names[key.digest()] = name = f"{name}.{taken}" if taken else name
+            self.arrays[name] = array
+        return self._names[key.digest()]
+
+    def parameter(self, parameter: Parameter) -> int:
+        """Number of a parameter in the table."""
+        if id(parameter) not in self._numbers:
+            self._numbers[id(parameter)] = number = len(self.parameters)
+            self._keep.append(parameter)
+            self.with_priors += parameter.prior is not None
+            raw = parameter.unconstrained_variable
+            self.parameters.append(
+                {
+                    "value": self.array(f"parameter_{number}", parameter.numpy()),
+                    "unconstrained": self.array(f"unconstrained_{number}", raw.numpy()),
+                    "transform": transform_tree(parameter.transform),
+                    "trainable": bool(parameter.trainable),
+                }
+            )
+        return self._numbers[id(parameter)]
+
+    def paths(self, module: Module) -> dict[str, int]:
+        """Numbers of all the parameters of a module, by their places in it."""
+        return {path: self.parameter(p) for path, p in parameter_dict(module).items()}
+
+    def module(self, module: Module, kind: str) -> dict[str, Any]:
+        """A module as a tree, with the places of its parameters."""
+        return {"tree": self._tree(module, TABLES[kind]), "paths": self.paths(module)}
+
+    def _tree(self, module: Module, table: Mapping[str, Recipe]) -> dict[str, Any]:
+        name = type(module).__name__
+        recipe = table.get(name)
+        if recipe is None or not is_from(type(module), recipe):
+            return {CUSTOM: name}
+        values = {attribute: getattr(module, attribute) for attribute in recipe.parameters}
+        if not all(isinstance(value, Parameter) for value in values.values()):
+            return {CUSTOM: name}
+        tree: dict[str, Any] = {"class": name, "facts": recipe.facts(module)}
+        if recipe.has_active_dims:
+            tree["active_dims"] = active_dims_tree(module.active_dims)
+        tree["parameters"] = {key: self.parameter(value) for key, value in values.items()}
+        tree["parts"] = {key: self._parts(getattr(module, key), table) for key in recipe.parts}
+        return tree
+
+    def _parts(self, parts: Any, table: Mapping[str, Recipe]) -> Any:
+        if isinstance(parts, Sequence):
+            return [self._tree(part, table) for part in parts]
+        return self._tree(parts, table)
+
+
+def is_from(cls: type, recipe: Recipe) -> bool:
+    """Whether a class is the one that the tables mean, and none of the user's of the same name."""
+    if isinstance(recipe.make, type):
+        return cls is recipe.make
+    return cls.__module__.split(".")[0] in ("gpflow", covariances.__name__.split(".")[0])
+
+
+def active_dims_tree(active_dims: Any) -> Any:
+    """Columns that a kernel sees."""
+    if isinstance(active_dims, slice):
+        ends = (active_dims.start, active_dims.stop, active_dims.step)
+        return {"slice": [None if end is None else int(end) for end in ends]}
+    return [int(column) for column in active_dims]
+
+
+def transform_tree(transform: tfp.bijectors.Bijector) -> dict[str, Any]:
+    """A transform as a tree; one that is in no table only by its name."""
+    name = type(transform).__name__
+    if name not in TRANSFORMS or TRANSFORMS[name][0] is not type(transform):
+        return {CUSTOM: name}
+    arguments = TRANSFORMS[name][1]
+    given: Mapping[str, Any] = transform.parameters
+    return {"class": name, "arguments": {key: argument_tree(given[key]) for key in arguments}}
+
+
+def argument_tree(value: Any) -> Any:
+    """An argument of a transform: nothing, a flag, numbers, transforms."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, tfp.bijectors.Bijector):
+        return transform_tree(value)
+    if isinstance(value, list | tuple):
+        return [transform_tree(part) for part in value]
+    array = np.asarray(value)
+    return {"numbers": array.tolist(), "dtype": array.dtype.name}
+
+
+# And back ------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Makes again what a :class:`Writer` has taken apart."""
+
+    def __init__(self, content: Content) -> None:
+        self.document, self.arrays = content
+        self._made: dict[int, Parameter] = {}
+
+    def array(self, name: str) -> AnyNDArray:
+        return self.arrays[name]
+
+    def parameter(self, number: int) -> Parameter:
+        """A parameter of the table, the same one whenever it is asked for."""
+        if number not in self._made:
+            entry = self.document["parameters"][number]
+            value = self.array(entry["value"])
+            parameter = Parameter(
+                value,
+                transform=make_transform(entry["transform"]),
+                trainable=bool(entry["trainable"]),
+                dtype=value.dtype,
+            )
+            # To the last bit, which the value alone is not after a transform.
+            parameter.unconstrained_variable.assign(self.array(entry["unconstrained"]))
+            if not np.allclose(parameter.numpy(), value, rtol=1e-4, atol=1e-6):
+                raise ValueError(f"parameter {number} and its unconstrained value disagree")
+            self._made[number] = parameter
+        return self._made[number]
+
+    def module(self, saved: Mapping[str, Any], kind: str, given: Module | None = None) -> Module:
+        """
+        A module as it was saved.
+
+        :param given: The user's own, which gets the saved values; needed for a custom one.
+        """
+        if given is None:
+            return self._make(saved["tree"], TABLES[kind], kind)
+        self.assign(given, saved["paths"], kind)
+        return given
+
+    def _make(self, tree: Mapping[str, Any], table: Mapping[str, Recipe], kind: str) -> Module:
+        if CUSTOM in tree:
+            raise CustomModule(custom_message(f"a {kind} of class {tree[CUSTOM]}", kind))
+        recipe = table[tree["class"]]
+        facts = dict(tree["facts"])
+        if recipe.has_active_dims:
+            facts["active_dims"] = make_active_dims(tree["active_dims"])
+        for name in recipe.parts:
+            part = tree["parts"][name]
+            many = isinstance(part, list)
+            made = [self._make(each, table, kind) for each in (part if many else [part])]
+            facts[name] = made if many else made[0]
+        module = recipe.make(**facts)
+        for name in recipe.parameters:
+            try:
+                setattr(module, name, self.parameter(tree["parameters"][name]))
+            except CustomModule as error:
+                raise CustomModule(custom_message(f"a {kind} with {error}", kind)) from error
+        return module
+
+    def assign(self, module: Module, paths: Mapping[str, int], name: str) -> None:
+        """Give the parameters of a module their saved values and flags, by their places."""
+        parameters = parameter_dict(module)
+        if set(parameters) != set(paths):
+            raise CustomModule(
+                f"the given {name} has parameters {sorted(parameters)}, but"
+                f" {sorted(paths)} were saved: pass one of the same structure"
+            )
+        for path, number in paths.items():
+            entry, parameter = self.document["parameters"][number], parameters[path]
+            value = self.array(entry["value"])
+            if parameter.shape != value.shape:
+                raise CustomModule(
+                    f"{path} of the given {name} has shape {tuple(parameter.shape)}, but"
+                    f" {value.shape} was saved: pass one of the same structure"
+                )
+            parameter.assign(value)
+            if transform_tree(parameter.transform) == entry["transform"]:  # to the last bit
+                parameter.unconstrained_variable.assign(self.array(entry["unconstrained"]))
+            gpflow.set_trainable(parameter, bool(entry["trainable"]))
+
+    def restore_flags(self) -> None:
+        """Make parameters trainable or not, as they were: constructors may have changed it."""
+        for number, parameter in self._made.items():
+            flag = bool(self.document["parameters"][number]["trainable"])
+            gpflow.set_trainable(parameter, flag)
+
+
+def custom_message(what: str, kind: str) -> str:
+    return (
+        f"it has {what}, which is not GPflow's: pass {kind}=, an object of the same structure,"
+        " which takes on the saved values"
+    )
+
+
+def make_active_dims(tree: Any) -> Any:
+    return slice(*tree["slice"]) if isinstance(tree, dict) else [int(column) for column in tree]
+
+
+def make_transform(tree: Mapping[str, Any]) -> tfp.bijectors.Bijector:
+    """The transform of a tree."""
+    if CUSTOM in tree:
+        raise CustomModule(f"the transform {tree[CUSTOM]}")
+    cls, arguments = TRANSFORMS[tree["class"]]
+    return cls(**{key: make_argument(tree["arguments"][key]) for key in arguments})
+
+
+def make_argument(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [make_transform(part) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "numbers" in tree:
+        return tf.constant(tree["numbers"], dtype=tree["dtype"])
+    return make_transform(tree)

@@ -1,0 +1,109 @@
+"""The exact model or inducing points, and the mean over orders of the tasks where there is one."""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+
+import gpflow
+import numpy as np
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel, Stationary
+
+from .. import checks
+from ..chain.starting import half_median_distance
+from ..lowrank import DEFAULT_POINTS
+from ..lowrank.features import choose_inducing_points, linear_parts
+from ..models.cool import CoolMTGP
+from ..models.exact import KroneckerMTGP
+from ..models.sparse import SparseCoolMTGP
+from .costs import MAX_ROWS
+
+Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
+"""What a model may have become after training."""
+
+
+def choose_model(
+    data: tuple[AnyNDArray, AnyNDArray],
+    kernel: Kernel,
+    *,
+    inducing: int | None,
+    learning: str,
+    task_names: Sequence[str],
+) -> CoolMTGP | SparseCoolMTGP:
+    """
+    A model of the data, exact if there are up to 5000 rows or the kernel is linear.
+
+    :param inducing: Number of inducing points, 0 for the exact model; None to decide by the rows,
+        and to say so in a warning where they are many.
+    """
+    X, _ = data
+    points = num_inducing(len(X), kernel, inducing)
+    if points == 0:
+        return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
+    guess = copy.deepcopy(kernel)  # its lengthscales decide which rows tell of each other
+    if isinstance(guess, Stationary):
+        guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
+    Z = choose_inducing_points(X, guess, points)
+    return SparseCoolMTGP(data, kernel, Z, learning=learning, task_names=task_names)
+
+
+def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
+    """How many inducing points; 0 for the exact model."""
+    if inducing is not None:
+        return checks.whole_number(inducing, "inducing")
+    if num_rows <= MAX_ROWS or linear_parts(kernel) is not None:
+        return 0
+    warnings.warn(
+        f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {DEFAULT_POINTS} inducing"
+        f" points, an approximation. Pass inducing={DEFAULT_POINTS} to say that this is meant, more"
+        " for more detail, or inducing=0 for the exact model, whose time grows with the cube of the"
+        " rows.",
+        stacklevel=4,
+    )
+    return DEFAULT_POINTS
+
+
+def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
+    """
+    A trained model averaged over orders of its tasks; with inducing points, missing targets or a
+    single task as it is.
+    """
+    if isinstance(model, SparseCoolMTGP) or model.observed is not None:
+        return model
+    if orders == 1 or model.num_tasks == 1:
+        return model
+    return model.average_over_orders(orders, seed=seed)
+
+
+# Kernels by name ----------------------------------------------------------------------------------
+
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "se": gpflow.kernels.SquaredExponential,
+    "matern12": gpflow.kernels.Matern12,
+    "matern32": gpflow.kernels.Matern32,
+    "matern52": gpflow.kernels.Matern52,
+    "linear": gpflow.kernels.Linear,
+}
+
+
+def make_kernel(kernel: str | Kernel, ard: bool, num_columns: int) -> Kernel:
+    """
+    A kernel to train: a new one by name, or a copy of the user's.
+
+    :param ard: Whether a kernel given by name has a lengthscale (a variance, if it is linear) for
+        each column.
+    """
+    if isinstance(kernel, Kernel):
+        if ard:
+            raise ValueError(
+                "ard=True is for a kernel given by name: give the kernel object a lengthscale"
+                " for each column instead, and leave ard out."
+            )
+        return copy.deepcopy(kernel)
+    if not isinstance(kernel, str) or kernel not in KERNELS:
+        raise ValueError(
+            f"kernel={kernel!r} is not known. Choose one of {', '.join(map(repr, KERNELS))}, or"
+            " pass a gpflow.kernels.Kernel object."
+        )
+    name = "variance" if kernel == "linear" else "lengthscales"
+    return KERNELS[kernel](**({name: np.ones(num_columns)} if ard else {}))

@@ -1,0 +1,459 @@
+"""The model as a scikit-learn estimator: tables in, predictions in the user's units out."""
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel
+from typing_extensions import Self
+
+try:
+    from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+    from sklearn.metrics import r2_score
+    from sklearn.utils import check_consistent_length, check_random_state
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "CoolMTGPRegressor needs scikit-learn 1.6 or newer: pip install 'gpflow_cool[table]'."
+    ) from error
+
+from .. import checks
+from ..linalg import correlation_from_covariance
+from ..metrics import known_log_densities
+from ..saving.models import Document, Given, Saveable, document_of, restore, saveable
+from ..saving.modules import Reader, Writer
+from .choices import Model, average_where_possible, choose_model, make_kernel
+from .columns import (
+    KINDS,
+    Imputed,
+    Layout,
+    RowsLeftOut,
+    Scaling,
+    constant_columns,
+    index_of,
+    is_frame,
+    layout_of,
+    no_scaling,
+    standardising,
+)
+from .costs import DEFAULT_ORDERS
+
+ROWS_AT_ONCE = 1000
+"""Predictions are computed for so many rows at a time, which bounds the memory."""
+
+
+@saveable
+class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """
+    Multitask Gaussian process regression with correlated tasks and correlated noise.
+
+    >>> import numpy as np
+    >>> from gpflow_cool import CoolMTGPRegressor
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
+    >>> regressor = CoolMTGPRegressor().fit(X, y)
+    >>> mean, std = regressor.predict([[1.0]], return_std=True)
+    >>> np.abs(mean - [[np.sin(1), 100 + 20 * np.cos(1)]]).max() < 0.1
+    True
+
+    Everything that goes in and out is in the user's units: with `standardize`, inputs and targets
+    are centred and divided by their standard deviations inside, where kernel and parameters live.
+    If y is a data frame, so are the answers, with its column names. A target may be missing at some
+    rows: NaN in y; :meth:`impute` fills it in.
+
+    :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
+        any GPflow kernel over the columns of X, which is copied.
+    :param ard: Whether a kernel given by name has a lengthscale (a variance, if it is linear) for
+        each column of X.
+    :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
+    :param standardize: Whether inputs and targets are standardised inside. A column of X that is
+        constant is then not used.
+    :param inducing: Number of inducing points through which the rows are seen, see
+        :class:`~gpflow_cool.SparseCoolMTGP`; 0 for the exact model. By default 300 if there are
+        more than 5000 rows and the kernel is not linear, with a warning, else 0.
+    :param orders: Over how many orders of the targets C and Sigma are averaged after training, see
+        :meth:`gpflow_cool.CoolMTGP.average_over_orders`: on most data, held-out rows get higher
+        densities that way (docs/results.md). `model_` is then the exact model at these averages.
+        1 keeps the targets' own order, and as `model_` the chain that was trained, with its `b`
+        and `sigma2`. With one target, missing targets or inducing points it is always so.
+    :param restarts: How many times to train again from random parameters; the best wins.
+    :param random_state: Seed, or generator, of the restarts, of the draws of missing targets, and
+        of the orders, which are those of seed 0 by default.
+    :param verbose: 1 for a progress bar.
+
+    After `fit`: `model_` (the KroneckerMTGP; CoolMTGP or SparseCoolMTGP where nothing is averaged;
+    in standardised units), `history_` (of training, in the targets' own order), `target_names_`,
+    `task_covariance_`, `noise_covariance_`, `task_correlation_`, `noise_correlation_` (between the
+    targets, in the user's units), `leave_one_out_`.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "se",
+        *,
+        ard: bool = False,
+        learning: str = "hierarchical",
+        standardize: bool = True,
+        inducing: int | None = None,
+        orders: int = DEFAULT_ORDERS,
+        restarts: int = 0,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.learning = learning
+        self.standardize = standardize
+        self.inducing = inducing
+        self.orders = orders
+        self.restarts = restarts
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        callbacks: Sequence[Any] = (),
+        tensorboard: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """
+        Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
+
+        :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
+        :param tensorboard: Folder to write the training to.
+        """
+        checks.whole_number(self.restarts, "restarts")
+        checks.positive_integer(self.orders, "orders")
+        of_X = {"dtype": np.float64, "ensure_min_samples": 2}
+        of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
+        X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
+        check_consistent_length(X, values)
+        layout = layout_of(y, values)
+        Y = values.reshape(len(X), -1)
+        check_observed(Y, layout.names)
+        self._learn_scales(X, Y, layout)
+        data = self._inputs.standardised(X), self._targets.standardised(Y)
+        model = choose_model(
+            data,
+            make_kernel(self.kernel, self.ard, X.shape[1]),
+            inducing=self.inducing,
+            learning=self.learning,
+            task_names=layout.names,
+        )
+        random = self.restarts or model.observed is not None
+        seed = int(check_random_state(self.random_state).randint(2**31)) if random else None
+        which = seed_of_orders(self.random_state)
+        self.history_ = model.fit(
+            callbacks=callbacks,
+            restarts=self.restarts,
+            seed=seed,
+            verbose=self.verbose,
+            tensorboard=tensorboard,
+        )
+        return self._settle(average_where_possible(model, self.orders, which), layout)
+
+    def _learn_scales(self, X: AnyNDArray, Y: AnyNDArray, layout: Layout) -> None:
+        """How to standardise; warns of targets that never vary."""
+        self._inputs, self._targets = no_scaling(X.shape[1]), no_scaling(Y.shape[1])
+        if self.standardize:
+            self._inputs = standardising(X, constant_scale=np.inf)
+            self._targets = standardising(Y, constant_scale=1.0)
+        still = [n for n, c in zip(layout.names, constant_columns(Y), strict=True) if c]
+        if still:
+            warnings.warn(
+                f"Targets that never vary: {', '.join(still)}. They are predicted to stay as they"
+                " are, with deviations that mean little: leave them out.",
+                stacklevel=3,
+            )
+
+    def _settle(self, model: Model, layout: Layout) -> Self:
+        """Keep what predictions need of a trained model."""
+        self.model_ = model
+        self.posterior_ = model.posterior()
+        self._layout = layout
+        self.target_names_ = layout.names
+        solution = self.posterior_.solution()
+        P, d = solution.P.numpy(), solution.d.numpy()
+        for name, S in [("task", (P * d) @ P.T), ("noise", P @ P.T)]:
+            S = self._targets.covariance(S)
+            R = correlation_from_covariance(tf.constant(S)).numpy()
+            setattr(self, f"{name}_covariance_", layout.matrix(S))
+            setattr(self, f"{name}_correlation_", layout.matrix(R))
+        return self
+
+    # Predictions ---------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = True,
+    ) -> Any:
+        """
+        Predict the targets at new inputs.
+
+        :param return_std: Also return standard deviations, [M, T].
+        :param return_cov: Also return the covariance between the targets of each row, [M, T, T].
+        :param include_noise: Whether deviations and covariances are those of new observations, or
+            of the functions without noise.
+        :return: Means, or a tuple of means, deviations, covariances: those that were asked for.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)
+        predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
+        mean, cov = self._in_blocks(predict, [Z], full_output_cov=return_cov)
+        return self._answer(mean, cov, index, return_std, return_cov)
+
+    def predict_given(
+        self,
+        X: Any,
+        y: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = True,
+    ) -> Any:
+        """
+        Predict targets at new inputs where some of them are known.
+
+        :param y: [M, T], numbers where a target is known, NaN where it is asked for.
+        :return: As :meth:`predict`; with noise, a known target keeps its value, with deviation 0.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)
+        known = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+
+        def predict(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
+            mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)
+            return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
+
+        mean, cov = self._in_blocks(predict, [Z, known], full_output_cov=return_cov)
+        return self._answer(mean, cov, index, return_std, return_cov)
+
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        *,
+        include_noise: bool = True,
+    ) -> AnyNDArray:
+        """
+        Draw from the posterior, correlated over rows and targets.
+
+        :param random_state: Seed, or generator; None for other draws each time.
+        :param include_noise: Whether observations are drawn, or functions.
+        :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
+        """
+        Z = self._standardised_inputs(X)
+        count = checks.positive_integer(n_samples, "n_samples")
+        seed = int(check_random_state(random_state).randint(2**31))
+
+        @tf.function(autograph=False)
+        def draw() -> tf.Tensor:
+            tf.random.set_seed(seed)  # of this function's graph: the program's own seed stays
+            return self.posterior_.predict_samples(
+                Z, count, full_cov=True, full_output_cov=True, noise=include_noise
+            )
+
+        draws = draw().numpy() * self._targets.scale + self._targets.centre  # [S, M, T]
+        draws = np.moveaxis(draws, 0, -1)
+        return draws[:, 0] if self._layout.kind in ("vector", "series") else draws
+
+    def log_density(self, X: Any, y: Any) -> Any:
+        """
+        Log density of the targets of each row, joint over them, [M]: the higher the better.
+
+        Where targets are NaN it is that of the others of the row.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)
+        Y = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+        known = ~np.isnan(Y)
+        if not known.all():
+            mean, cov = self._in_blocks(self.posterior_.predict_y, [Z], full_output_cov=True)
+            density = self._targets.log_density(known_log_densities(Y, mean, cov), known)
+            return self._layout.column(density, "log_density", index)
+
+        def score(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
+            return (self.posterior_.predict_log_density(Z, Y, full_output_cov=full_output_cov),)
+
+        (log_density,) = self._in_blocks(score, [Z, Y], full_output_cov=True)
+        return self._layout.column(self._targets.log_density(log_density), "log_density", index)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """
+        Coefficient of determination, R^2, mean over the targets; where y is NaN it is left aside.
+        """
+        mean = np.asarray(self.predict(X))
+        Y = self._values(y, len(mean), ensure_all_finite="allow-nan")
+        columns = zip(Y.T, mean.reshape(Y.shape).T, ~np.isnan(Y.T), strict=True)
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        scores = [
+            r2_score(y[known], m[known], sample_weight=None if weight is None else weight[known])
+            for y, m, known in columns
+        ]
+        return float(np.mean(scores))
+
+    def impute(self, y: Any) -> Imputed:
+        """
+        Fill in what is missing of the targets that the estimator was fitted to.
+
+        Missing targets are predicted from all that was observed, in their own row and in the
+        others. For rows that were not in the fit there is :meth:`predict_given`.
+
+        :param y: The targets of the fit, [N, T], NaN where one is missing; a frame, for a frame
+            with its index.
+        """
+        check_is_fitted(self, "model_")
+        _, trained = self.training_data()
+        Y = self._values(y, len(trained), ensure_all_finite="allow-nan")
+        Z = self._targets.standardised(Y), self._targets.standardised(trained)
+        other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)
+        if other.any():
+            n, t = np.argwhere(other)[0]
+            raise ValueError(
+                f"y[{n}, {t}] is {Y[n, t]:g}, but {trained[n, t]:g} in the fit: impute fills in the"
+                " targets of the fit. Fit again, or use predict_given(X, y) for other rows."
+            )
+        filled, index = self.model_.impute(), index_of(y)
+        mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
+        completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
+        return Imputed(self._layout.rows(completed, index), std, cov)
+
+    @property
+    def leave_one_out_(self) -> RowsLeftOut:
+        """Every training row predicted from all the others, in closed form, without a refit."""
+        check_is_fitted(self, "model_")
+        rows = self.model_.leave_one_out()
+        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
+        density = self._targets.log_density(rows.log_density.numpy(), self.model_.observed)
+        return RowsLeftOut(mean, std, cov, self._layout.column(density, "log_density"))
+
+    def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
+        """
+        Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included,
+        and NaN where a target is missing.
+        """
+        check_is_fitted(self, "model_")
+        X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
+        scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
+        return X * scale + self._inputs.centre, self._targets.mean(Y)
+
+    def _standardised_inputs(self, X: Any) -> AnyNDArray:
+        check_is_fitted(self, "model_")
+        return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _standardised_targets(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
+        return self._targets.standardised(self._values(y, num_rows, **options))
+
+    def _values(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
+        """[M, T], targets in the order of the fit."""
+        if is_frame(y) and set(map(str, y.columns)) == set(self.target_names_):
+            y = y.set_axis(list(map(str, y.columns)), axis=1)[list(self.target_names_)]
+        Y = check_array(y, dtype=np.float64, ensure_2d=False, **options)
+        Y = Y[:, None] if Y.ndim == 1 else Y
+        if Y.shape != (num_rows, len(self.target_names_)):
+            raise ValueError(
+                f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
+                f" {len(self.target_names_)} targets: {', '.join(self.target_names_)}."
+            )
+        return Y
+
+    def _in_blocks(
+        self, function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
+    ) -> list[AnyNDArray]:
+        """Results of a function of rows, computed for some of them at a time."""
+        blocks = [
+            function(*(tf.constant(part[n : n + ROWS_AT_ONCE]) for part in parts), **options)
+            for n in range(0, len(parts[0]), ROWS_AT_ONCE)
+        ]
+        return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]
+
+    def _answer(
+        self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
+    ) -> Any:
+        """What was asked for, in the user's units and form; `cov` is [M, T] or [M, T, T]."""
+        variance = np.diagonal(cov, axis1=1, axis2=2) if cov.ndim == 3 else cov
+        std = np.sqrt(np.maximum(variance, 0.0)) * self._targets.scale
+        answer = [self._layout.rows(self._targets.mean(mean), index)]
+        if return_std:
+            answer.append(self._layout.rows(std, index))
+        if return_cov:
+            answer.append(self._layout.matrices(self._targets.covariance(cov), index))
+        return answer[0] if len(answer) == 1 else tuple(answer)
+
+    # Saving --------------------------------------------------------------------------------------
+
+    def to_document(self, writer: Writer) -> dict[str, Any]:
+        """The estimator as plain data; `random_state` is kept if it is a number."""
+        check_is_fitted(self, "model_")
+        settings = {k: v for k, v in self.get_params(deep=False).items() if k != "kernel"}
+        settings = {key: plain(value) for key, value in settings.items()}
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "settings": settings,
+            "kernel": self.kernel if isinstance(self.kernel, str) else None,
+            "input_names": None if names is None else [str(name) for name in names],
+            "layout": [self._layout.kind, list(self._layout.names)],
+            "inputs": [writer.array("input_scaling", part) for part in self._inputs],
+            "targets": [writer.array("target_scaling", part) for part in self._targets],
+            "model": document_of(self.model_, writer),
+        }
+
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        model = restore(saved["model"], reader, {**given, "mean_function": None})
+        named = saved["kernel"]
+        settings = {key: saved["settings"][key] for key in saved["settings"]}
+        estimator = cls(copy.deepcopy(model.kernel) if named is None else str(named), **settings)
+        estimator._inputs = Scaling(*(reader.array(name) for name in saved["inputs"]))
+        estimator._targets = Scaling(*(reader.array(name) for name in saved["targets"]))
+        estimator.n_features_in_ = len(estimator._inputs.centre)
+        if saved["input_names"] is not None:
+            estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
+        kind, names = saved["layout"]
+        return estimator._settle(model, Layout(checks.option(kind, "layout", KINDS), tuple(names)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("posterior_", None)  # N x N, and made anew in no time
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in self.__dict__:
+            self.posterior_ = self.model_.posterior()
+
+
+def seed_of_orders(random_state: Any) -> int:
+    """A seed as it is, 0 for None, and one that is drawn for a generator."""
+    generator = check_random_state(random_state)
+    if random_state is None:
+        return 0
+    drawn = not isinstance(random_state, Integral)
+    return int(generator.randint(2**31) if drawn else random_state)
+
+
+def check_observed(Y: AnyNDArray, names: Sequence[str]) -> None:
+    """Raise if a target is NaN in every row."""
+    never = [name for name, y in zip(names, Y.T, strict=True) if np.isnan(y).all()]
+    if never:
+        raise ValueError(
+            f"Target {never[0]!r} is NaN in every row: one that was never observed cannot be"
+            " learnt. Leave it out."
+        )
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON; None for what has no such form, a generator of random numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else None

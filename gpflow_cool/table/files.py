@@ -1,0 +1,297 @@
+"""
+Tables of numbers from CSV, Parquet and ARFF files, refused with one clear line where they are not.
+
+Nothing here needs TensorFlow, so that a wrong column is told at once. A table keeps every cell as
+it is in the file; only the columns that are asked for must hold numbers.
+"""
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+READERS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arff": "arff",
+}
+SEPARATORS = ",;\t|"
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+"""What an empty cell may hold, in small letters."""
+
+
+class TableError(ValueError):
+    """A file, or a part of it, that is not what it should be."""
+
+
+class Table(NamedTuple):
+    """Columns of a file, as they are in it."""
+
+    path: Path
+    columns: dict[str, Sequence[Any]]
+    """Name -> cells, one a row."""
+
+    lines: Sequence[int] | None
+    """Line of each row in a text file."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def numbers(self, names: Sequence[str], *, allow_missing: bool = False) -> Numbers:
+        """
+        Columns as numbers, [N, number of names].
+
+        :param allow_missing: Whether an empty cell becomes NaN, or is refused.
+        """
+        check_names(names, self)
+        return np.column_stack([self._column(name, allow_missing) for name in names])
+
+    def _column(self, name: str, allow_missing: bool) -> Numbers:
+        values = np.array([to_number(cell) for cell in self.columns[name]], dtype=object)
+        text = np.flatnonzero(values == None)  # noqa: E711, elementwise
+        if len(text):
+            row = int(text[0])
+            raise TableError(
+                f"{self.place(row, name)}: {str(self.columns[name][row])[:40]!r} is no number. Mend"
+                f" the cell, or leave the column out.{decimal_comma(self.columns[name][row])}"
+            )
+        numbers = values.astype(np.float64)
+        empty = np.flatnonzero(np.isnan(numbers))
+        if len(empty) and not allow_missing:
+            more = f" ({len(empty)} such cells in the column)" if len(empty) > 1 else ""
+            raise TableError(
+                f"{self.place(int(empty[0]), name)}: the cell is empty{more}. Fill the gap, or drop"
+                " the row."
+            )
+        endless = np.flatnonzero(np.isinf(numbers))
+        if len(endless):
+            raise TableError(f"{self.place(int(endless[0]), name)}: the number is infinite.")
+        return numbers
+
+    def place(self, row: int, name: str) -> str:
+        """Where a cell is, counted from 1 as people do."""
+        line = "" if self.lines is None else f" (line {self.lines[row]})"
+        return f"{self.path}, row {row + 1}{line}, column {name!r}"
+
+
+def to_number(cell: Any) -> float | None:
+    """A cell as a number, NaN if it is empty, None if it is text."""
+    if cell is None:
+        return float("nan")
+    text = cell.strip().lower() if isinstance(cell, str) else cell
+    if isinstance(text, str) and text in MISSING:
+        return float("nan")
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def decimal_comma(cell: Any) -> str:
+    """A hint for numbers such as 3,5."""
+    is_one = isinstance(cell, str) and to_number(cell.replace(",", ".")) is not None
+    return " Write numbers with a decimal point." if is_one else ""
+
+
+def check_names(names: Sequence[str], table: Table) -> None:
+    """Raise unless every name is a column."""
+    for name in names:
+        if name not in table.columns:
+            known = ", ".join(table.names[:20]) + (", ..." if len(table.names) > 20 else "")
+            raise TableError(f"{table.path} has no column {name!r}. It has: {known}.")
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """Read a file by the ending of its name."""
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder, no file" if path.is_dir() else "is not there"
+        raise TableError(f"{path} {what}.")
+    kind = READERS.get(path.suffix.lower())
+    if kind is None:
+        raise TableError(
+            f"{path}: files ending in {', '.join(READERS)} can be read, not"
+            f" {path.suffix or 'without an ending'}."
+        )
+    try:
+        table = {"csv": read_csv, "parquet": read_parquet, "arff": read_arff}[kind](path)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
+    check_header(table)
+    return table
+
+
+def check_header(table: Table) -> None:
+    """Raise unless there are columns, rows, and names."""
+    if not table.columns or table.num_rows == 0:
+        raise TableError(f"{table.path} has no rows of data.")
+    nameless = [number for number, name in enumerate(table.names, start=1) if not name]
+    if nameless:
+        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
+
+
+def unique(names: Sequence[str], path: Path) -> Sequence[str]:
+    """The names, if none occurs twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise TableError(f"{path}: the header has {twice[0]!r} more than once. Rename a column.")
+    return names
+
+
+def read_csv(path: Path) -> Table:
+    """Read text with a header; commas, semicolons, tabs or bars between the cells."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if b"\0" in start or start[:4] in (b"PAR1", b"PK\x03\x04"):
+        raise TableError(f"{path} is not a CSV file: it holds no text. Export the table as CSV.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            separator = max(SEPARATORS, key=first.count)
+            file.seek(0)
+            return parse_rows(csv.reader(file, delimiter=separator, strict=True), path)
+    except (UnicodeDecodeError, csv.Error) as error:
+        what = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise TableError(f"{path} is not a CSV file that can be read: {what}.") from error
+
+
+def parse_rows(reader: Any, path: Path) -> Table:
+    """Rows of text as columns; each row must be as long as the header."""
+    names: list[str] = []
+    rows, lines = [], []
+    for row in reader:
+        if not any(cell.strip() for cell in row) and len(row) < 2:
+            continue  # a blank line
+        if not names:
+            names = [cell.strip() for cell in row]
+            unique(names, path)
+            continue
+        if len(row) != len(names):
+            raise TableError(
+                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names"
+                f" {len(names)} columns. Is it a CSV file?"
+            )
+        rows.append(row)
+        lines.append(reader.line_num)
+    cells = zip(*rows, strict=True) if rows else [()] * len(names)
+    return Table(path, dict(zip(names, cells, strict=True)), lines)
+
+
+def read_parquet(path: Path) -> Table:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise TableError(needs_pyarrow(path, error)) from error
+    try:
+        found = pyarrow.parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
+    names = unique(found.column_names, path)
+    columns = [found.column(number).to_pylist() for number in range(len(names))]
+    return Table(path, dict(zip(names, columns, strict=True)), None)
+
+
+def read_arff(path: Path) -> Table:
+    from ..datasets import read_arff
+
+    try:
+        names, values = read_arff(path)
+    except ValueError as error:
+        raise TableError(str(error)) from error
+    unique(names, path)
+    return Table(path, dict(zip(names, values.T, strict=True)), None)
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bool) -> Path:
+    """Return the path if a file may be written there."""
+    path = Path(path)
+    if path.suffix.lower() not in endings:
+        raise TableError(f"{path}: choose a name that ends in {' or '.join(endings)}.")
+    if path.is_dir() or (path.exists() and not force):
+        hint = "it is a folder" if path.is_dir() else "choose another name, or --force"
+        raise TableError(f"{path} exists already: {hint}.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise TableError(needs_pyarrow(path, error)) from error
+    check_folder(path.parent)
+    return path
+
+
+def check_folder(folder: Path) -> None:
+    """Raise unless files can be written to a folder."""
+    if not folder.is_dir():
+        raise TableError(f"{folder} is no folder: make it first.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise TableError(
+            f"{folder} cannot be written to ({error.strerror}): choose another place."
+        ) from error
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        write_whole(path, parquet_bytes(columns))
+        return
+    cells = [np.asarray(column).tolist() for column in columns.values()]  # Python's own floats
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows([list(columns), *zip(*cells, strict=True)])
+    write_whole(path, buffer.getvalue().encode())
+
+
+def needs_pyarrow(path: Path, error: ImportError) -> str:
+    return f"{path} needs pyarrow ({error}): pip install 'gpflow_cool[table]', or use CSV."
+
+
+def parquet_bytes(columns: Mapping[str, Sequence[Any]]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    sink = pyarrow.BufferOutputStream()
+    arrays = {name: np.asarray(cells) for name, cells in columns.items()}
+    pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
+    return bytes(sink.getvalue())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,208 @@
+"""What a fitted estimator has learned, as numbers that people read: in their own units."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel, Stationary
+from gpflow.utilities import parameter_dict
+
+from ..joint.observed import MAX_DENSE
+from ..metrics import coverage, nlpd, rmse
+
+COVERED = 2.0
+"""Standard deviations of the intervals whose coverage is told: 95.4 % should be inside."""
+
+MANY_NAMES = 10
+"""As many columns are named in a line."""
+
+
+class RowsLeftOut(NamedTuple):
+    """Every training row predicted from all the others, as arrays [N, T]."""
+
+    Y: AnyNDArray
+    mean: AnyNDArray
+    std: AnyNDArray
+    log_density: AnyNDArray
+    """[N], joint over tasks."""
+
+
+def rows_left_out(regressor: Any) -> RowsLeftOut:
+    """Leave-one-out of an estimator, whatever form its answers have."""
+    rows, (_, Y) = regressor.leave_one_out_, regressor.training_data()
+    mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
+    return RowsLeftOut(Y, mean, std, np.asarray(rows.log_density))
+
+
+def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
+    """Scores of every target, and of all together, with every row left out in turn; as JSON."""
+    rows = rows_left_out(regressor)
+    known = ~np.isnan(rows.Y)
+    targets = [
+        {"target": name} | target_scores(*(part[o, t] for part in (rows.Y, rows.mean, rows.std)))
+        for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
+    ]
+    density = rows.log_density[known.any(axis=1)]
+    return {"targets": targets, "joint_nlpd": -float(np.mean(density))}
+
+
+def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str, float]:
+    """Scores of one target, over the rows where it is known."""
+    columns = y[:, None], mean[:, None]
+    error = float(rmse(*columns)[0])
+    base = np.std(y)  # error of the mean of all rows, which the standardisation has seen as well
+    return {
+        "rmse": error,
+        "relative_rmse": float(error / base) if base > 0 else np.nan,
+        "coverage": float(coverage(*columns, std[:, None] ** 2, COVERED)[0]),
+        "nlpd": float(nlpd(*columns, std[:, None] ** 2)[0]),
+    }
+
+
+def score_lines(scores: Mapping[str, Any]) -> list[str]:
+    """The scores as lines of text."""
+    width = max(6, *(len(row["target"]) for row in scores["targets"]))
+    lines = [f"{'target':{width}}        RMSE  relative RMSE  inside 2 sigma        NLPD"]
+    for row in scores["targets"]:
+        lines.append(
+            f"{row['target']:{width}}  {row['rmse']:10.4g}  {row['relative_rmse']:13.3f}"
+            f"  {row['coverage']:14.1%}  {row['nlpd']:10.3f}"
+        )
+    lines.append(f"{'all':{width}}  {'':10}  {'':13}  {'':14}  {scores['joint_nlpd']:10.3f}")
+    return lines
+
+
+def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
+    """What a fit has found, as JSON."""
+    model = regressor.model_
+    return {
+        "model": str(out),
+        "rows": model.num_rows,
+        "inputs": list(regressor.feature_names_in_),
+        "targets": list(regressor.target_names_),
+        "inducing_points": getattr(model, "num_inducing", None),
+        "missing": missing_targets(regressor),
+        "converged": bool(regressor.history_.converged),
+        "message": regressor.history_.message,
+        "steps": len(regressor.history_.epoch),
+        "seconds": seconds,
+        "log_evidence": log_evidence(model),
+        "leave_one_out": leave_one_out_scores(regressor),
+        "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
+        "noise_correlation": np.asarray(regressor.noise_correlation_).tolist(),
+    }
+
+
+def log_evidence(model: Any) -> float | None:
+    """Log evidence of the targets; None where some are missing and the others too many for it."""
+    if model.observed is not None and np.count_nonzero(model.observed) > MAX_DENSE:
+        return None
+    return float(model.log_marginal_likelihood())
+
+
+def missing_targets(regressor: Any) -> dict[str, int]:
+    """How many rows each target is missing at."""
+    counts = np.isnan(regressor.model_.data[1].numpy()).sum(axis=0)
+    return dict(zip(regressor.target_names_, counts.tolist(), strict=True))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of columns in a line; of many, the first and how many there are."""
+    shown = ", ".join(names[:MANY_NAMES])
+    return shown if len(names) <= MANY_NAMES else f"{shown}, ... ({len(names)})"
+
+
+def ending(converged: bool, message: str) -> str:
+    """
+    How training ended, where there is something to tell.
+
+    >>> ending(True, "CONVERGENCE; stopped by Ctrl-C at step 7")
+    ', stopped by Ctrl-C at step 7'
+    >>> ending(False, "took all 5 steps")
+    ', not converged (took all 5 steps)'
+    >>> ending(True, "CONVERGENCE")
+    ''
+    """
+    if not converged:
+        return f", not converged ({message})"
+    stopped = [part for part in message.split("; ") if part.startswith("stopped by")]
+    return f", {stopped[0]}" if stopped else ""
+
+
+def fit_lines(result: dict[str, Any]) -> list[str]:
+    """What a fit has found, as text."""
+    points = result["inducing_points"]
+    through = "" if points is None else f", through {points} inducing points"
+    return [
+        f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
+        f"{through}{ending(result['converged'], result['message'])}",
+        f"inputs:  {listed(result['inputs'])}",
+        f"targets: {listed(result['targets'])}",
+        "",
+        "Every row predicted from all the others:",
+        *score_lines(result["leave_one_out"]),
+        "",
+        f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
+    ]
+
+
+def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
+    """Names and values of the kernel's parameters that belong to no single input."""
+    kernel = regressor.model_.kernel
+    shown = []
+    for path, parameter in parameter_dict(kernel).items():
+        values = np.atleast_1d(parameter.numpy())
+        if path == ".lengthscales" and len(values) == len(regressor._inputs.scale):
+            continue  # told with the inputs
+        fixed = "" if parameter.trainable else " (fixed)"
+        shown.append((path.lstrip("."), ", ".join(f"{v:.4g}" for v in np.ravel(values)) + fixed))
+    return shown
+
+
+def lengthscales(regressor: Any) -> AnyNDArray | None:
+    """
+    Lengthscale of each input in its own units, [D]; None for a kernel that has no such thing.
+
+    Infinite for an input that is constant, which the model does not use.
+    """
+    kernel: Kernel = regressor.model_.kernel
+    if not isinstance(kernel, Stationary) or not isinstance(kernel.active_dims, slice):
+        return None
+    scale = regressor._inputs.scale
+    return np.broadcast_to(kernel.lengthscales.numpy(), scale.shape) * scale
+
+
+def column_summary(values: AnyNDArray) -> dict[str, AnyNDArray]:
+    """Smallest, mean, largest and standard deviation of each column, NaN left aside."""
+    return {
+        "min": np.nanmin(values, axis=0),
+        "mean": np.nanmean(values, axis=0),
+        "max": np.nanmax(values, axis=0),
+        "deviation": np.nanstd(values, axis=0),
+    }
+
+
+def deviations(regressor: Any) -> dict[str, AnyNDArray]:
+    """Standard deviations of signal and noise of each target, [T], in its own units."""
+    X = regressor.model_.data[0]
+    level = float(np.mean(regressor.model_.kernel(X, full_cov=False)))
+    C = np.asarray(regressor.task_covariance_)
+    Sigma = np.asarray(regressor.noise_covariance_)
+    return {"signal": np.sqrt(np.diag(C) * level), "noise": np.sqrt(np.diag(Sigma))}
+
+
+def strongest(correlation: Any, names: Sequence[str]) -> str:
+    """
+    A sentence about the pair of tasks that correlates most.
+
+    >>> strongest([[1.0, -0.5], [-0.5, 1.0]], ["heat", "cold"])
+    'The strongest is -0.50, between heat and cold.'
+    """
+    R = np.asarray(correlation, dtype=float)
+    if len(R) < 2:
+        return "There is one target, and so nothing to correlate with."
+    off = np.abs(np.triu(R, 1))
+    t, u = (int(i) for i in np.unravel_index(np.argmax(off), off.shape))
+    return f"The strongest is {R[t, u]:.2f}, between {names[t]} and {names[u]}."

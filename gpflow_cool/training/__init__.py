@@ -1,0 +1,1 @@
+"""Training: `fit` for every model, and the optimisers behind it."""

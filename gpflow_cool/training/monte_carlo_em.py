@@ -1,0 +1,161 @@
+"""
+Rounds of Monte Carlo expectation maximisation, around any optimiser, where targets are missing.
+
+A round draws the missing targets given all observed ones at the present parameters, and then lets
+the optimiser maximise the mean of the objective over the draws. The random numbers are the same in
+every round, so that rounds converge to a point and not only in distribution.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from .. import checks
+from ..joint import observed
+from ..joint.observed import ObservedSystem, draw_completions, observed_log_evidence
+
+ROUNDS = 8
+DRAWS = 16
+
+TOLERANCE = 1e-3
+"""Rounds end when one gains less than this many nats an observed target."""
+
+FIRST_ROUNDS = 2
+"""As many rounds are always followed by another: one on first guesses, one on the first draws."""
+
+ROUND_STEPS = {"profile": 10, "scipy": 30, "em": 20}
+DEFAULT_ROUND_STEPS = 50
+
+Result = TypeVar("Result")
+
+
+class RoundsRun(Protocol):
+    """What rounds need of a training run."""
+
+    model: Any
+    history: Any
+    round: int | None
+    restart: int
+    best_loss: float
+
+    def forget(self) -> None: ...
+    def restore_best(self) -> None: ...
+    def keep(self, score: float, *, always: bool) -> None: ...
+
+
+class Completer:
+    """
+    Completes a model's targets, always from the same random numbers.
+
+    :param draws: How many completions, in pairs on both sides of the mean.
+    """
+
+    def __init__(self, model: Any, draws: int, seed: int | None) -> None:
+        self.model = model
+        self.num_observed = int(np.count_nonzero(model.observed))
+        shape = [2, draws // 2, *model.observed.shape]
+        half = np.random.default_rng(seed).normal(size=shape)
+        self.signal, self.noise = np.concatenate([half, -half], axis=1)
+        self.first = self._first().numpy()
+
+    def _first(self) -> tf.Tensor:
+        """What training starts from."""
+        if self.model.has_drawn:
+            return self.draw(self.model.observed_system())
+        return self.model.independent_completion()
+
+    def draw(self, system: ObservedSystem) -> tf.Tensor:
+        """[S, N, T], the targets with the missing ones drawn given the others."""
+        model = self.model
+        residual = tf.cast(model.centred_targets(), tf.float64)
+        drawn = draw_completions(system, residual, self.signal, self.noise)
+        mean = model.mean_function(model.data[0])
+        completed = tf.cast(drawn, mean.dtype) + mean
+        return tf.where(model.observed, model.data[1], completed)
+
+    @property
+    def knows_evidence(self) -> bool:
+        """Whether the observed targets are few enough for their evidence to be cheap."""
+        return self.num_observed <= observed.MAX_DENSE
+
+    def evidence(self, system: ObservedSystem) -> float | None:
+        """Log evidence of the observed targets, if it is cheap."""
+        if not self.knows_evidence:
+            return None
+        return float(observed_log_evidence(system, self.model.centred_targets()))
+
+
+def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
+    """Raise unless the options of rounds make sense."""
+    checks.positive_integer(rounds, "rounds")
+    if checks.positive_integer(draws, "draws") % 2:
+        raise ValueError(f"draws={draws} must be even: draws come in pairs around the mean.")
+    if isinstance(tolerance, bool) or not np.isfinite(tolerance) or tolerance < 0:
+        raise ValueError(f"tolerance={tolerance!r} must be a number of at least 0.")
+
+
+def train_in_rounds(
+    run: RoundsRun,
+    completer: Completer,
+    maximise: Callable[[], Result],
+    rounds: int,
+    tolerance: float,
+) -> tuple[bool, str, Result]:
+    """
+    Maximise, draw the missing targets anew, and so on, until a round gains little.
+
+    A gain is one of the evidence of the observed targets. It may be negative near the end, where
+    the model's objective and the evidence are not quite of one mind: the best round is kept.
+
+    :param maximise: Lets the optimiser take its steps at the present completions.
+    :return: Whether rounds converged, how they ended, and what the last `maximise` returned.
+    """
+    previous = np.inf
+    for run.round in range(rounds):
+        run.forget()
+        try:
+            result = maximise()
+        except Exception:  # what the round has reached counts, however it ended
+            if np.isfinite(run.best_loss):
+                finish_round(run, completer, previous)
+            raise
+        system, score = finish_round(run, completer, previous)
+        gain = score - previous
+        if not completer.knows_evidence:  # losses of different completions may go either way
+            gain = abs(gain)
+        if run.round >= FIRST_ROUNDS and gain < tolerance * completer.num_observed:
+            message = f"round {run.round} gained less than {tolerance:g} nats an observed target"
+            return True, message, result
+        previous = score
+        if run.round + 1 < rounds:
+            run.model.completions.assign(completer.draw(system))
+            run.model.has_drawn = True
+        del system  # several matrices N x N, which are not kept beside those of the next round
+    return False, f"took all {rounds} rounds", result
+
+
+def finish_round(
+    run: RoundsRun, completer: Completer, previous: float
+) -> tuple[ObservedSystem, float]:
+    """Set the best parameters of the round, score them, and record the round."""
+    run.restore_best()
+    system = run.model.observed_system()
+    evidence = completer.evidence(system)
+    score = -run.best_loss
+    if evidence is not None:
+        score = evidence + float(run.model.log_prior_density())
+    run.history.rounds.append(
+        {
+            "round": run.round,
+            "restart": run.restart,
+            "loss": run.best_loss,
+            "evidence": np.nan if evidence is None else evidence,
+            "score": score,
+            "change": score - previous if np.isfinite(previous) else np.nan,
+        }
+    )
+    # Losses of different completions do not compare: without the evidence, the last round counts.
+    run.keep(score, always=evidence is None)
+    return system, score

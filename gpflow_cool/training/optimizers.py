@@ -1,0 +1,311 @@
+"""Optimisers of a model's loss: one function each, and how a user's choice becomes one."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import gpflow
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.base import AnyNDArray
+from gpflow.keras import tf_keras
+
+from .. import checks
+from .run import Evaluation, Outcome, Run, state_variables
+from .vector import OuterVector
+
+OPTIMIZERS = ("profile", "scipy", "adam", "em")
+ADAM_RATE = 0.05
+LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
+GRADIENT_TOLERANCE = 1e-3
+EM_TOLERANCE = 1e-4
+FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
+"""What a factorisation raises that cannot be done."""
+
+FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
+"""L-BFGS's first step: by half, in logarithms of lengthscales, since few of them are far away."""
+
+SETBACK = 3.0
+"""A point without a loss counts as a rise of this many times the drop that was hoped for there."""
+
+REMEMBERED = 3
+"""As many evaluations as there are starting points to choose from."""
+
+Evaluate = Callable[[], Evaluation]
+"""Evaluates the loss at the model's present parameters."""
+
+
+class Profile(Protocol):
+    """A loss with some of its parameters solved for."""
+
+    parameters: list[Parameter]
+
+    def evaluate(self) -> Evaluation: ...
+
+
+class Method(NamedTuple):
+    """An optimiser, resolved."""
+
+    name: str
+    evaluate: Evaluate
+    minimise: Callable[[Run, int, Evaluate], Outcome]
+    keras_optimizer: Any = None
+    trains_kernel: bool = True
+    prepare: Callable[[], None] | None = None
+    """What to do before each attempt."""
+
+
+def resolve_optimizer(model: Any, optimizer: Any) -> Method:
+    """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
+    if isinstance(optimizer, str):
+        checks.option(optimizer, "optimizer", OPTIMIZERS)
+        profile = model.profile() if optimizer == "profile" else None
+        if profile is not None:
+            vector = OuterVector(profile.parameters, logarithms=True)
+            minimise = partial(lbfgs, vector, FIRST_STEP["profile"])
+            return Method("profile", remember(model, profile.evaluate), minimise)
+        if optimizer == "em":
+            em = model.expectation_maximisation()
+            return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
+        if optimizer != "adam":  # "scipy", or nothing to solve for
+            vector = OuterVector(model.trainable_parameters)
+            minimise = partial(lbfgs, vector, FIRST_STEP["scipy"])
+            return Method("scipy", remember(model, evaluation(model)), minimise)
+        optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
+    evaluate = remember(model, evaluation(model))
+    if isinstance(optimizer, gpflow.optimizers.Scipy):
+        return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
+    if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
+        name = type(optimizer).__name__.lower()
+        keras_steps = KerasSteps(optimizer, model.trainable_variables)
+        return Method(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
+    raise ValueError(
+        f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
+        " gpflow.optimizers.Scipy, or a Keras optimizer object."
+    )
+
+
+def evaluation(model: Any) -> Evaluate:
+    """Loss, gradient and terms: over chunks of data if there are any, else in one graph."""
+    streamed = model.streamed_loss()
+    return compiled_loss(model) if streamed is None else streamed.evaluate
+
+
+def compiled_loss(model: Any) -> Evaluate:
+    """Loss, gradient with respect to all trainable variables, and terms, in one compiled pass."""
+    variables = model.trainable_variables
+
+    @tf.function(autograph=False)  # nothing to convert, and converting takes seconds
+    def compute() -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            terms = model.objective_terms()
+            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
+        return loss, tape.gradient(loss, variables, unconnected_gradients="zero"), terms
+
+    def evaluate() -> Evaluation:
+        loss, gradients, terms = compute()
+        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
+
+    return evaluate
+
+
+def remember(model: Any, evaluate: Evaluate) -> Evaluate:
+    """The same, without evaluating again where one of the last few evaluations has ended."""
+    variables = state_variables(model)
+    kept: deque[tuple[AnyNDArray, Evaluation]] = deque(maxlen=REMEMBERED)
+
+    def remembered() -> Evaluation:
+        state = weights(variables)
+        for before, evaluation in kept:
+            if unchanged(state, before):
+                return evaluation
+        evaluation = evaluate()
+        kept.appendleft((weights(variables), evaluation))
+        return evaluation
+
+    return remembered
+
+
+def unchanged(now: AnyNDArray, before: AnyNDArray) -> bool:
+    return now.shape == before.shape and np.allclose(now, before, rtol=1e-13, atol=0.0)
+
+
+def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:
+    """All variables in one vector."""
+    parts = [np.ravel(variable.numpy()) for variable in variables]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+class RoundingReached(Exception):
+    """A line search looks for a gain that is smaller than the rounding of the loss."""
+
+
+class Point(NamedTuple):
+    """Where a line search has been."""
+
+    x: AnyNDArray
+    evaluation: Evaluation
+    gradient: AnyNDArray
+
+
+class LineSearch:
+    """
+    A loss for a line search that survives points where there is none.
+
+    A step may go so far that K has no factorisation or the loss overflows. Such a point gets a loss
+    that lies well above that at the last step, and no slope: the search then tries a shorter one.
+
+    :param unit: The search's numbers times this are the vector's: its first step has length one.
+    """
+
+    def __init__(self, vector: OuterVector, unit: float, run: Run, evaluate: Evaluate) -> None:
+        self.vector = vector
+        self.unit = unit
+        self.run = run
+        self.evaluate = evaluate
+        self.last: Point | None = None
+        self.base: Point | None = None
+        self.num_shortened = 0
+        self.num_tried = 0
+
+    def __call__(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        self.stop_at_rounding(x)
+        self.num_tried += 1
+        try:
+            self.vector.assign(self.unit * x)
+            evaluation = self.evaluate()
+            gradient = self.unit * self.vector.gradient(evaluation.gradients)
+            if not (np.isfinite(evaluation.loss) and np.all(np.isfinite(gradient))):
+                raise FloatingPointError(f"the loss became {evaluation.loss}")
+        except FAILURES:
+            if self.base is None:
+                raise
+            return self.setback(x)
+        self.run.observe(evaluation.loss)
+        self.last = Point(np.copy(x), evaluation, gradient)
+        if self.base is None:
+            self.base, self.num_tried = self.last, 0
+        return evaluation.loss, gradient
+
+    def stop_at_rounding(self, x: AnyNDArray) -> None:
+        """End a search that has failed at longer steps, and now looks for less than rounding."""
+        if self.base is not None and self.num_tried:
+            if abs(self.promise(x)) < self.base.evaluation.rounding:
+                raise RoundingReached
+
+    def promise(self, x: AnyNDArray) -> float:
+        """By how much the loss should change from the last step to x, if it were linear."""
+        assert self.base is not None
+        return float(self.base.gradient @ (x - self.base.x))
+
+    def setback(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        """What to tell the search of a point without a loss."""
+        assert self.base is not None
+        self.num_shortened += 1
+        return self.base.evaluation.loss + SETBACK * abs(self.promise(x)), np.zeros_like(x)
+
+    def accept(self, _: AnyNDArray) -> None:
+        """The search has ended at the last point."""
+        assert self.last is not None
+        self.base, self.num_tried = self.last, 0
+        self.run.step(self.last.evaluation)
+
+
+def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """SciPy's L-BFGS-B: each iteration is a step, each evaluation may be the best."""
+    if vector.size == 0:
+        run.step(evaluate())
+        return Outcome(True, "solved: no parameter is left to iterate over")
+    num_steps = len(run.history.epoch)
+    search = LineSearch(vector, unit, run, evaluate)
+    limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 20 * steps}
+    try:
+        result = scipy.optimize.minimize(
+            search,
+            vector.numpy() / unit,
+            jac=True,
+            method="L-BFGS-B",
+            callback=search.accept,
+            options={**LBFGS_OPTIONS, **limits},
+        )
+        converged, message = bool(result.success), str(result.message)
+    except RoundingReached:
+        converged, message = True, "converged: what is left to gain is lost in rounding"
+    if len(run.history.epoch) == num_steps:  # converged where it started
+        run.restore_best()
+        run.step(evaluate())
+    if search.num_shortened:
+        message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
+    return Outcome(converged, message)
+
+
+def minimise_em(em: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """Expectation maximisation until a step gains less than `EM_TOLERANCE` nats."""
+    em.prepare()
+    previous = evaluate().loss
+    for _ in range(steps):
+        em.step()
+        evaluation = evaluate()
+        run.step(evaluation)
+        if previous - evaluation.loss < EM_TOLERANCE:
+            return Outcome(True, f"a step gained less than {EM_TOLERANCE} nats")
+        previous = evaluation.loss
+    return Outcome(False, f"took all {steps} steps")
+
+
+def minimise_gpflow(
+    optimizer: gpflow.optimizers.Scipy, run: Run, steps: int, evaluate: Evaluate
+) -> Outcome:
+    """GPflow's own optimiser object; recording a step costs one more evaluation."""
+    num_steps = len(run.history.epoch)
+    result = optimizer.minimize(
+        run.model.training_loss,
+        run.variables,
+        step_callback=lambda *_: run.step(evaluate()),
+        options={"maxiter": steps},
+    )
+    if len(run.history.epoch) == num_steps:  # converged where it started
+        run.step(evaluate())
+    return Outcome(bool(result.success), str(result.message))
+
+
+class KerasSteps:
+    """Steps of a Keras optimizer, compiled: as they are they take longer than the gradient."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[tf.Variable]) -> None:
+        if variables and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+            optimizer.build(variables)
+        state = optimizer.variables
+        state = list(state() if callable(state) else state)  # a method in older ones
+        rate = getattr(optimizer, "learning_rate", None)
+        self.state = [*state, rate] if isinstance(rate, tf.Variable) else state
+        self.start = [variable.numpy() for variable in self.state]
+
+        @tf.function(autograph=False)
+        def apply(gradients: list[tf.Tensor]) -> None:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        self.apply = apply
+
+    def reset(self) -> None:
+        """Forget momentum and rate of the last attempt."""
+        for variable, value in zip(self.state, self.start, strict=True):
+            variable.assign(value)
+
+
+def minimise_keras(optimizer: KerasSteps, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+    """A Keras optimizer: a step is recorded with the loss of the parameters that it led to."""
+    optimizer.reset()
+    evaluation = evaluate()
+    run.observe(evaluation.loss)
+    for _ in range(steps):
+        optimizer.apply([tf.constant(g) for g in evaluation.gradients])
+        evaluation = evaluate()
+        run.step(evaluation)
+        evaluation = evaluate()  # free, unless a callback has changed the parameters
+    flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
+    return Outcome(flat, f"took all {steps} steps")

@@ -1,0 +1,110 @@
+"""The loss of a model with features, in two passes over its rows."""
+
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+from gpflow.mean_functions import MeanFunction
+
+from ..chain.newton import inner_spectrum
+from ..lowrank.rows import Rows
+from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
+from ..lowrank.streaming import Features, RowSums, RowWeights, factor_gradient, row_weights
+from .profiled import ChainModel, ProfiledChain
+from .run import Evaluation
+
+
+class FeatureModel(ChainModel, Protocol):
+    """What training over chunks needs of a model."""
+
+    features: Features
+    rows: Rows
+    mean_function: MeanFunction
+    scales: AnyNDArray
+    strategy: tf.distribute.Strategy | None
+
+
+class StreamedLoss(ProfiledChain):
+    """
+    The loss of a model with features, in two passes over its rows.
+
+    :param solve: Whether b and sigma2 are solved for, see :class:`ProfiledChain`; else they are
+        parameters like the others.
+    """
+
+    model: FeatureModel
+
+    def __init__(self, model: FeatureModel, *, solve: bool) -> None:
+        super().__init__(model)
+        if not solve:
+            self.solves_b = self.solves_sigma2 = False
+            self.parameters = list(model.trainable_parameters)
+        self.variables = [p.unconstrained_variable for p in self.parameters]
+        self.sums = RowSums(
+            model.features,
+            model.mean_function,
+            model.rows,
+            model.strategy,
+            self.variables,
+            compiled=bool(self.variables),  # else one evaluation is all there will be
+        )
+        self._between: Any = None if self.variables else self._between_passes
+
+    def evaluate(self) -> Evaluation:
+        """Loss, gradient and terms at the present parameters."""
+        statistics = self.sums.statistics(self.model.features.factor())
+        scales = tf.constant(self.model.scales, tf.float64)
+        if self._between is None:
+            compiled = tf.function(self._between_passes, autograph=False)
+            self._between = compiled.get_concrete_function(statistics, scales)
+        with self.failures_as_they_are():
+            loss, terms, gradients, weights = self._between(statistics, scales)
+        self.num_decompositions += 1
+        if self.variables:
+            through_rows = self.sums.gradient(weights)
+            gradients = [sum(pair) for pair in zip(gradients, through_rows, strict=True)]
+        gradients = [np.asarray(g) for g in gradients]
+        return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
+
+    def _between_passes(
+        self, statistics: Statistics, scales: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], RowWeights]:
+        """
+        Loss, terms, the gradient as far as it needs no rows, and how the rows are to be weighted
+        for the rest of it; b and sigma2 are set.
+        """
+        model, variables = self.model, self.variables
+        known = decompose(statistics, python_callback=True)
+        present = self.present()
+        inputs = [scales, present, *known.spectrum.parts()]
+        best = self.in_numpy("solve_spectrum", inputs, tf.float64)
+        self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*statistics, *variables])
+            b, sigma2 = tf.unstack(self.present(), axis=1)
+            terms = statistics_log_likelihoods(
+                statistics, b, sigma2, learning=model.learning, decomposition=known
+            )
+            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
+        by_statistics, gradients = tape.gradient(
+            loss, [list(statistics), variables], unconnected_gradients="zero"
+        )
+        by_statistics = Statistics(*by_statistics)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            L = model.features.factor()
+        through_L = tape.gradient(
+            L,
+            variables,
+            output_gradients=factor_gradient(L, statistics, by_statistics),
+            unconnected_gradients="zero",
+        )
+        gradients = [sum(pair) for pair in zip(gradients, through_L, strict=True)]
+        return loss, terms, gradients, row_weights(L, by_statistics)
+
+    def solve_spectrum(
+        self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
+    ) -> AnyNDArray:
+        """The best b and sigma2 for a spectrum in parts, see :func:`inner_spectrum`."""
+        return self.solve_inner(inner_spectrum(*parts), scales, present.astype(np.float64))

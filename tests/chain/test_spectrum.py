@@ -1,0 +1,117 @@
+"""The spectrum, exact and of low rank, and what the chain makes of it, against dense algebra."""
+
+import numpy as np
+import pytest
+import reference as ref
+import tensorflow as tf
+from problems import CASES, LEARNINGS, assert_close
+
+from gpflow_cool.chain.likelihood import chain_gradient, solve_chain
+from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
+from gpflow_cool.linalg import eigh
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exact_spectrum_keeps_kernel_and_targets(rng, case):
+    p = CASES[case](rng)
+    lam, U = eigh(tf.constant(p.K))
+    spectrum = exact_spectrum(lam, U, tf.constant(p.Y))
+    assert_close(U @ (spectrum.lam[:, None] * tf.transpose(U)), p.K, rtol=1e-12)
+    assert_close(U @ spectrum.Yr, p.Y, rtol=1e-12)
+    assert_close(spectrum.G0, np.zeros(2 * [p.Y.shape[1]]), rtol=0)
+    assert spectrum.num_rows.numpy() == len(p.Y)
+
+
+def test_exact_spectrum_of_float32_is_float64(rng):
+    """Cast before, not after, anything that loses digits: only the rotation is single precision."""
+    p = CASES["N7-T3"](rng)
+    lam, U = eigh(tf.constant(p.K, tf.float32))
+    spectrum = exact_spectrum(lam, U, tf.constant(p.Y, tf.float32))
+    assert {part.dtype for part in spectrum[:4]} == {tf.float64}
+    assert spectrum.precision == np.finfo(np.float32).eps
+    assert_close(tf.cast(U, tf.float64) @ spectrum.Yr, p.Y, rtol=1e-5)
+
+
+# A spectrum of low rank, from F^T F, F^T Y, Y^T Y and N alone: mathematics.md, 4b
+
+
+class LowRank:
+    """K = F F^T with F [N, R], and its spectrum from sums over rows."""
+
+    def __init__(self, rng, N, R, T, kernel_scale=1.0):
+        self.F = kernel_scale * rng.normal(size=(N, R))
+        self.Y = rng.normal(size=(N, T))
+        self.b, self.sigma2 = rng.uniform(0.5, 2.0, size=T), rng.uniform(0.05, 0.5, size=T)
+        self.g = rng.normal(size=T)
+        lam, E = np.linalg.eigh(self.F.T @ self.F)
+        Yr = E.T @ self.F.T @ self.Y / np.sqrt(lam)[:, None]
+        G0 = self.Y.T @ self.Y - Yr.T @ Yr
+        self.spectrum = Spectrum(*map(tf.constant, (lam, Yr, G0, np.float64(N))))
+        self.Q = self.F @ E / np.sqrt(lam)  # [N, R], orthonormal, Yr = Q^T Y
+        self.outside = self.Y - self.Q @ Yr
+
+    @property
+    def dense(self):
+        return self.F @ self.F.T, self.Y, self.b, self.sigma2
+
+    def chain(self, learning):
+        return solve_chain(self.spectrum, tf.constant(self.b), tf.constant(self.sigma2), learning)
+
+    def weighted_terms(self, learning, Yr, b, sigma2):
+        """g^T terms by dense algebra, the targets changed inside the span only."""
+        return self.g @ ref.conditional_log_likelihoods(
+            self.F @ self.F.T, self.Q @ Yr + self.outside, b, sigma2, learning
+        )
+
+
+SHAPES = [(7, 1, 1), (7, 2, 3), (12, 3, 4), (4, 1, 5), (6, 6, 3)]
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, R, T", SHAPES)
+def test_chain_on_a_low_rank_spectrum_equals_dense(rng, N, R, T, learning):
+    p = LowRank(rng, N, R, T)
+    chain = p.chain(learning)
+    assert_close(chain.terms, ref.conditional_log_likelihoods(*p.dense, learning))
+    assert_close(chain.systems.W, ref.weights(*p.dense))
+    assert_close(chain.A, p.Q.T @ ref.dual_vectors(*p.dense))
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, R, T", SHAPES)
+def test_gradient_on_a_low_rank_spectrum_equals_finite_differences(rng, N, R, T, learning):
+    p = LowRank(rng, N, R, T)
+    b, sigma2 = tf.constant(p.b), tf.constant(p.sigma2)
+    chain = p.chain(learning)
+    g = chain_gradient(p.spectrum, b, sigma2, chain, learning, tf.constant(p.g))
+    at = {"Yr": p.spectrum.Yr.numpy(), "b": p.b, "sigma2": p.sigma2}
+    radius = {"Yr": np.sqrt(p.sigma2.min()), "b": p.b.min(), "sigma2": p.sigma2.min()}
+    for name, value in at.items():
+        expected = np.zeros(value.shape)
+        for index in np.ndindex(value.shape):
+            unit = np.zeros(value.shape)
+            unit[index] = 1.0
+
+            def line(h, name=name, value=value, unit=unit):
+                return p.weighted_terms(learning, **{**at, name: value + h * unit})
+
+            expected[index] = ref.derivative(line, radius[name] / 200)
+        assert_close(getattr(g, name), expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_gradient_in_the_eigenbasis_is_the_dense_one_seen_from_the_features(rng, learning):
+    """With unit weights: U^T (dJ/dK) U and U^T (dJ/dY), U the R directions of the features."""
+    p = LowRank(rng, 12, 3, 4)
+    chain = p.chain(learning)
+    weights = tf.ones(4, tf.float64)
+    g = chain_gradient(
+        p.spectrum, tf.constant(p.b), tf.constant(p.sigma2), chain, learning, weights
+    )
+    expected = ref.analytic_gradients(*p.dense, learning)
+    F = g.K_factors.numpy()
+    gK = np.diag(g.K_diagonal) + F.T @ np.diag(g.K_weights) @ F
+    assert_close(gK, p.Q.T @ expected.K @ p.Q)
+    assert_close(g.Yr, p.Q.T @ expected.Y)
+    assert_close(g.b, expected.b)
+    assert_close(g.sigma2, expected.sigma2)

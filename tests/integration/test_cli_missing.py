@@ -1,0 +1,169 @@
+"""The command line on tables with empty cells of targets, and each mistake's line."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import mistake, run, write
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
+
+from gpflow_cool import CoolMTGP, IndependentGPs
+from gpflow_cool.loading import load
+from gpflow_cool.table import evaluation
+from gpflow_cool.table.choices import make_kernel
+from gpflow_cool.table.evaluation import COOL, check_known, cross_validate, difference
+from gpflow_cool.table.report import report_page
+from gpflow_cool.table.summary import leave_one_out_scores
+
+TARGETS = ["heat", "cold"]
+
+
+def make_frame():
+    """24 rows, of which some lack one target, and row 4 lacks both."""
+    rng = np.random.default_rng(8)
+    x = np.sort(rng.uniform(0, 6, 24))
+    F = np.sin(x)[:, None] * [1.0, 50.0] + 0.1 * rng.normal(size=[24, 2]) * [1, 50]
+    frame = pd.DataFrame(np.column_stack([x, F]), columns=["x", *TARGETS])
+    frame.loc[[1, 4, 9], "heat"] = np.nan
+    frame.loc[[4, 7, 13, 20], "cold"] = np.nan
+    return frame.assign(site=[f"s{n}" for n in range(24)])
+
+
+FRAME = make_frame()
+MISSING = FRAME[TARGETS].isna().to_numpy()
+ARGUMENTS = ["--targets", "heat,cold", "--inputs", "x"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a table with empty cells, and a model that the command fitted to it."""
+    folder = tmp_path_factory.mktemp("missing")
+    FRAME.to_csv(folder / "data.csv", index=False)
+    result = run("fit", folder / "data.csv", *ARGUMENTS, "--out", folder / "model", "--json")
+    assert result.exit_code == 0, result.output
+    line = "Empty cells of 24 rows, taken as missing: 3 of heat, 4 of cold.\n"
+    assert line in result.stderr
+    (folder / "said.json").write_text(result.stdout)
+    return folder
+
+
+def check_completed(got, place):
+    """The table as it was, with what the fitted model fills in."""
+    assert list(got) == ["x", *TARGETS, "site", "heat_std", "cold_std"]
+    assert list(got["site"]) == list(FRAME["site"])
+    filled, std = got[TARGETS].to_numpy(), got[["heat_std", "cold_std"]].to_numpy()
+    assert_allclose(filled[~MISSING], FRAME[TARGETS].to_numpy()[~MISSING], rtol=1e-15)
+    assert_array_equal(std > 0, MISSING)
+    expected = load(place / "model").impute(FRAME[TARGETS])
+    assert_allclose(filled, expected.completed, rtol=1e-4)
+    assert_allclose(std, expected.std, rtol=1e-3)
+
+
+def test_impute_writes_the_completed_table(place, tmp_path):
+    out = tmp_path / "completed.csv"
+    result = run("impute", place / "data.csv", *ARGUMENTS, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["filled"] == {"heat": 3, "cold": 4} and found["rows"] == 24
+    got = pd.read_csv(out)
+    check_completed(got, place)
+    assert list(got) == found["columns"]
+
+
+def test_impute_to_parquet_is_silent_and_replaces(place, tmp_path):
+    out = write(tmp_path / "completed.parquet", "old")
+    arguments = ["impute", place / "data.csv", *ARGUMENTS, "--out", out]
+    assert "exists already" in mistake(*arguments)
+    assert run(*arguments, "--force", "--quiet").output == ""
+    check_completed(pd.read_parquet(out), place)
+
+
+def test_fit_tells_scores_of_what_is_known(place):
+    found = json.loads((place / "said.json").read_text())
+    assert found["missing"] == {"heat": 3, "cold": 4}
+    model = load(place / "model")
+    rows, (_, Y) = model.leave_one_out_, model.training_data()
+    errors = np.sqrt(np.nanmean((np.asarray(rows.mean) - Y) ** 2, axis=0))
+    inside = np.nanmean(
+        np.where(np.isnan(Y), np.nan, np.abs(rows.mean - Y) <= 2 * rows.std), axis=0
+    )
+    for t, score in enumerate(found["leave_one_out"]["targets"]):
+        assert score["target"] == TARGETS[t]
+        assert score["rmse"] == pytest.approx(errors[t])
+        assert score["coverage"] == pytest.approx(inside[t])
+    density = rows.log_density[~np.isnan(Y).all(axis=1)]
+    assert found["leave_one_out"]["joint_nlpd"] == pytest.approx(-density.mean())
+
+
+def test_report_of_a_table_with_gaps(place):
+    model = load(place / "model")
+    page = report_page(model, "holes")
+    assert "<b>7</b><span>cells of targets missing</span>" in page and "nan" not in page.lower()
+    assert f"{leave_one_out_scores(model)['targets'][0]['rmse']:.4g}" in page
+
+
+def test_evaluation_scores_what_is_known(monkeypatch):
+    X, Y = FRAME[["x"]].to_numpy(), FRAME[TARGETS].to_numpy()
+    monkeypatch.setattr(evaluation, "methods", lambda *_: {COOL: IndependentGPs})
+    score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
+    mean, density = np.empty_like(Y), np.empty(24)
+    for train, test in evaluation.split(24, 2, 0):
+        for t in range(2):
+            o = train[~MISSING[train, t]]
+            mx, sx = X[train].mean(), X[train].std()
+            my, sy = Y[o, t].mean(), Y[o, t].std()
+            data = (X[o] - mx) / sx, (Y[o, t : t + 1] - my) / sy
+            model = CoolMTGP(data, make_kernel("se", False, 1))
+            model.fit(verbose=0)
+            m, v = (part.numpy()[:, 0] for part in model.predict_y((X[test] - mx) / sx))
+            mean[test, t] = m * sy + my
+            own = norm(mean[test, t], np.sqrt(v) * sy).logpdf(Y[test, t])
+            density[test] = np.nan_to_num(own) + (density[test] if t else 0.0)
+    density[4] = np.nan  # nothing is known of this row
+    assert_allclose(score.rmse, np.sqrt(np.nanmean((mean - Y) ** 2, axis=0)), rtol=1e-4)
+    assert_allclose(score.nlpd_rows, -density, rtol=1e-3, atol=1e-4)
+    assert score.joint_nlpd == pytest.approx(-np.nanmean(density), rel=1e-4)
+    found = difference({COOL: score, "same": score}, "same")
+    assert found.mean == found.standard_error == 0.0
+
+
+def test_a_fold_without_numbers_is_refused():
+    Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
+    with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
+        check_known(Y, ["a", "b"], 2, 0)
+
+
+MISTAKES = {
+    "never": ("a,b\n1,\n2,\n3,\n", [], "every cell of target 'b' is empty. There is nothing to"),
+    "once": ("a,b\n1,7\n2,\n3,7\n", [], "target 'b' is 7 in every row that has it"),
+    "input": ("a,b\n1,2\n,\n3,4\n", [], "row 2 (line 3), column 'a': the cell is empty"),
+    "approximate": (
+        "a,b\n1,2\n2,\n3,4\n",
+        ["--learning", "approximate"],
+        "1 of b. --learning approximate cannot do without them: use --learning hierarchical",
+    ),
+    "infinite": ("a,b\n1,2\n2,inf\n3,\n", [], "row 2 (line 3), column 'b': the number is infinite"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("command", ["fit", "impute"])
+def test_mistakes(tmp_path, name, command):
+    text, options, message = MISTAKES[name]
+    data = write(tmp_path / "data.csv", text)
+    arguments = [command, data, "--targets", "b", *options, "--out", tmp_path / "out.csv"]
+    assert message in mistake(*arguments)
+
+
+def test_nothing_to_fill_in_and_names_that_are_taken(tmp_path):
+    arguments = ["--targets", "b", "--out", tmp_path / "out.csv"]
+    full = write(tmp_path / "full.csv", "a,b\n1,2\n2,3\n")
+    assert "no empty cell in b: there is nothing to fill in" in mistake("impute", full, *arguments)
+    taken = write(tmp_path / "taken.csv", "a,b,b_std\n1,2,0\n2,,0\n3,4,0\n")
+    line = mistake("impute", taken, *arguments)
+    assert "has a column 'b_std', where a standard deviation would go: rename it" in line
+    data = write(tmp_path / "data.csv", "a,b\n1,2\n2,\n3,4\n")
+    line = mistake("impute", data, "--targets", "b", "--out", tmp_path / "out.txt")
+    assert "ends in .csv or .parquet" in line

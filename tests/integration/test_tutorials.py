@@ -1,0 +1,63 @@
+"""Every tutorial runs at small size and holds what it claims; its notebook is there and agrees."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+NAMES = [
+    "01_quickstart",
+    "02_coregionalization",
+    "03_predictive_variance",
+    "04_reading_the_matrices",
+    "05_tensorboard",
+    "06_real_data",
+    "07_missing_outputs",
+]
+
+
+def test_these_are_all_the_tutorials():
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == NAMES
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tutorial_runs(name, tmp_path):
+    environment = {
+        **os.environ,
+        "GPFLOW_COOL_SMALL": "1",
+        "MPLBACKEND": "Agg",
+        "PYTHONPATH": str(FOLDER.parent),
+    }
+    command = [sys.executable, str(FOLDER / f"{name}.py")]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def source_of_cells(script: str) -> list[str]:
+    """The cells of a script in percent format, markdown without its comment marks."""
+    cells = []
+    for block in script.split("# %%")[1:]:
+        header, _, body = block.partition("\n")
+        if "[markdown]" in header:
+            lines = [line.removeprefix("#").removeprefix(" ") for line in body.splitlines()]
+            body = "\n".join(lines)
+        cells.append(body.strip())
+    return cells
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_is_executed_and_says_what_the_script_says(name):
+    notebook = json.loads((FOLDER / f"{name}.ipynb").read_text())
+    cells = ["".join(cell["source"]).strip() for cell in notebook["cells"]]
+    assert cells == source_of_cells((FOLDER / f"{name}.py").read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code)
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" for output in outputs)
+    if name != "05_tensorboard":
+        assert any("image/png" in output.get("data", {}) for output in outputs)

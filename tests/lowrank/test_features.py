@@ -1,0 +1,86 @@
+"""Features of inducing points, and how the points are chosen."""
+
+import gpflow
+import numpy as np
+import pytest
+import reference as ref
+import tensorflow as tf
+from gpflow.inducing_variables import InducingPoints
+from problems import assert_close
+
+from gpflow_cool import choose_inducing_points
+from gpflow_cool.lowrank.features import InducingFeatures, greedy_rows
+
+SE = gpflow.kernels.SquaredExponential
+
+
+def test_features_give_what_inducing_points_see(rng):
+    X, Z = rng.normal(size=(8, 2)), rng.normal(size=(3, 2))
+    features = InducingFeatures(SE(lengthscales=1.5), InducingPoints(Z))
+    F = tf.linalg.triangular_solve(features.factor(), features.cross(X))
+    Kmm, Kmn = (ref.squared_exponential(Z, A, 1.0, 1.5) for A in (Z, X))
+    assert_close(tf.matmul(F, F, transpose_a=True), ref.inducing_kernel(Kmm, Kmn))
+    assert_close(features.diagonal(X), np.ones(8))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_points_that_coincide_have_a_factor(rng, dtype):
+    Z = np.repeat(rng.normal(size=(3, 2)), 100, axis=0).astype(dtype)
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        L = InducingFeatures(SE(), InducingPoints(Z)).factor()
+    assert L.dtype == tf.float64
+    assert np.isfinite(L.numpy()).all()
+
+
+def conditional_variances(kernel, X, chosen):
+    """k(x, x) given the values at the chosen rows, by dense algebra."""
+    K = kernel(X).numpy()
+    S = K[np.ix_(chosen, chosen)] + 1e-12 * np.eye(len(chosen))
+    return np.diag(K) - np.einsum("mn,mn->n", K[chosen], np.linalg.solve(S, K[chosen]))
+
+
+def test_greedy_takes_the_row_that_the_others_know_least(rng):
+    X, kernel = rng.normal(size=(30, 2)), SE(lengthscales=0.8)
+    chosen = greedy_rows(kernel, X, 10)
+    for m in range(1, 10):
+        v = conditional_variances(kernel, X, chosen[:m])
+        assert v[chosen[m]] >= v.max() - 1e-8
+
+
+def test_greedy_stops_when_all_is_known(rng):
+    X = np.repeat(rng.normal(size=(4, 2)), 5, axis=0)
+    assert len(greedy_rows(SE(), X, 15)) == 4
+    assert len(greedy_rows(gpflow.kernels.Linear(), rng.normal(size=(20, 2)), 10)) == 2
+    assert len(greedy_rows(gpflow.kernels.Linear(), np.zeros((5, 2)), 3)) == 1
+
+
+def test_default_number_and_more_points_than_rows(rng):
+    X = rng.normal(size=(400, 1))
+    assert len(choose_inducing_points(X, SE(lengthscales=1e-3))) == 300
+    assert len(choose_inducing_points(X[:20], SE(lengthscales=1e-3))) == 20
+    assert len(choose_inducing_points(X[:20], SE(lengthscales=1e-3), 50)) == 20
+
+
+def test_k_means_finds_clusters(rng):
+    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    X = np.concatenate([c + 0.1 * rng.normal(size=(50, 2)) for c in centres])
+    Z = choose_inducing_points(X, SE(), 3, method="k-means")
+    distances = np.linalg.norm(Z[:, None] - centres[None], axis=-1)
+    assert distances.min(axis=0).max() < 0.1
+
+
+def test_candidates_are_drawn_where_rows_are_many(rng, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 50)
+    X = rng.normal(size=(500, 2))
+    Z = choose_inducing_points(X, SE(lengthscales=0.1), 20)
+    assert all(np.any(np.all(X == z, axis=1)) for z in Z)
+    assert_close(Z, choose_inducing_points(X, SE(lengthscales=0.1), 20), rtol=0)
+    assert not np.array_equal(Z, choose_inducing_points(X, SE(lengthscales=0.1), 20, seed=1))
+
+
+def test_options_are_checked(rng):
+    X = rng.normal(size=(5, 2))
+    with pytest.raises(ValueError, match="method='random' is not known"):
+        choose_inducing_points(X, SE(), 3, method="random")
+    with pytest.raises(ValueError, match="num_points=-1 must be"):
+        choose_inducing_points(X, SE(), -1)

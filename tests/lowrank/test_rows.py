@@ -1,0 +1,114 @@
+"""Rows in chunks: arrays, memory maps and streams give the same, and bad ones are named."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from problems import assert_close
+
+from gpflow_cool.chain.starting import task_scales
+from gpflow_cool.lowrank.rows import ArrayRows, DatasetRows, make_rows, summarise
+
+
+def joined(rows):
+    parts = list(rows.chunks())
+    return [np.concatenate([part[i] for part in parts]) for i in range(2)]
+
+
+def sources(X, Y, folder, chunk_rows):
+    """The same rows in every form."""
+    for name, array in (("X", X), ("Y", Y)):
+        np.save(folder / f"{name}.npy", array)
+    mapped = tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in "XY")
+    single = tf.data.Dataset.from_tensor_slices((X, Y))
+    return {
+        "arrays": make_rows((X, Y), chunk_rows),
+        "lists": make_rows((X.tolist(), Y.tolist()), chunk_rows),
+        "memmap": make_rows(mapped, chunk_rows),
+        "dataset of rows": make_rows(single, chunk_rows),
+        "dataset of chunks": make_rows(single.batch(3), chunk_rows),
+    }
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+def test_every_source_yields_all_rows_in_order(rng, tmp_path, chunk_rows):
+    X, Y = rng.normal(size=(11, 2)), rng.normal(size=(11, 3))
+    for name, rows in sources(X, Y, tmp_path, chunk_rows).items():
+        for _ in range(2):  # every pass anew
+            assert_close(joined(rows)[0], X, rtol=0)
+            assert_close(joined(rows)[1], Y, rtol=0)
+        assert (rows.num_inputs, rows.num_tasks) == (2, 3), name
+
+
+def test_memory_map_is_not_read_as_a_whole(rng, tmp_path):
+    np.save(tmp_path / "X.npy", rng.normal(size=(9, 2)))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    rows = make_rows((X, X), 4)
+    assert isinstance(rows.X, np.memmap)
+    assert [len(part[0]) for part in rows.chunks()] == [4, 4, 1]
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+def test_summary_equals_that_of_all_rows(rng, chunk_rows):
+    X = rng.normal(size=(11, 2))
+    Y = np.column_stack([3.0 + rng.normal(size=11), np.full(11, 0.7), np.zeros(11)])
+    summary = summarise(
+        ArrayRows(X, Y, chunk_rows), lambda X, Y: Y - 1.0, lambda X: tf.reduce_sum(X**2, axis=1)
+    )
+    assert summary.num_rows == 11
+    assert_close(summary.scales, task_scales(Y - 1.0), rtol=1e-12)
+    assert_close(summary.kernel_variance, np.mean(np.sum(X**2, axis=1)), rtol=1e-12)
+    assert_close(summary.X, X, rtol=0)
+    assert_close(summary.Y, Y, rtol=0)
+
+
+def test_sample_of_many_rows_is_a_random_one(rng):
+    N = 20_000
+    X = np.arange(N, dtype=float)[:, None]
+    rows = ArrayRows(X, X, 700)
+    summary = summarise(rows, lambda X, Y: Y, lambda X: X[:, 0])
+    drawn = summary.X[:, 0]
+    assert drawn.shape == (1000,) and len(np.unique(drawn)) == 1000
+    assert np.all(drawn == summary.Y[:, 0])
+    assert abs(drawn.mean() - N / 2) < 5 * N / np.sqrt(12 * 1000)
+
+
+@pytest.mark.parametrize("name, column", [("X", 1), ("Y", 0)])
+@pytest.mark.parametrize("kind", ["arrays", "dataset of rows", "dataset of chunks", "memmap"])
+def test_not_a_number_in_the_middle_is_named_by_its_row(rng, tmp_path, kind, name, column):
+    data = {"X": rng.normal(size=(11, 2)), "Y": rng.normal(size=(11, 3))}
+    data[name][7, column] = np.nan
+    rows = sources(data["X"], data["Y"], tmp_path, 4)[kind]
+    with pytest.raises(ValueError, match=rf"{name}\[7, {column}\] is nan. Every entry must be fin"):
+        summarise(rows, lambda X, Y: Y, lambda X: X[:, 0])
+
+
+def dataset(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays)
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (np.zeros((3, 2)), "data must be the pair"),
+        ((np.zeros((3, 2)), np.zeros((4, 2))), "X has 3 rows and Y has 4"),
+        ((np.zeros(3), np.zeros((3, 2))), r"X has shape \(3,\)"),
+        ((np.zeros((3, 2)), np.zeros((3, 0))), r"Y has shape \(3, 0\)"),
+        ((tf.Variable(np.zeros((3, 2))), np.zeros((3, 2))), "X is a tf.Variable"),
+        (dataset(np.zeros((3, 2))), r"pairs \(x, y\) are needed"),
+        (dataset(np.zeros(3), np.zeros(3)), r"\[D\] and \[T\], or \[n, D\]"),
+    ],
+)
+def test_other_data_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        make_rows(data, 10)
+
+
+def test_empty_dataset_is_refused():
+    rows = DatasetRows(dataset(np.zeros((3, 2)), np.zeros((3, 1))).take(0), 10)
+    with pytest.raises(ValueError, match="no rows"):
+        summarise(rows, lambda X, Y: Y, lambda X: X[:, 0])
+
+
+def test_chunk_rows_is_checked():
+    with pytest.raises(ValueError, match="chunk_rows=0 must be"):
+        make_rows((np.zeros((3, 2)), np.zeros((3, 1))), 0)

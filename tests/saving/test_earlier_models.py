@@ -1,0 +1,73 @@
+"""
+Models that version 0.1.0 saved load today, and predict what they predicted then.
+
+`tests/data/saved` holds the folders, `tests/data/recorded.npz` what the models gave before they
+were saved.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import assert_close
+
+import gpflow_cool
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = sorted(path.name for path in (DATA / "saved").iterdir())
+RECORDED = dict(np.load(DATA / "recorded.npz"))
+
+
+def points():
+    """Where the models were asked: the numbers that were drawn then."""
+    rng = np.random.default_rng(7)
+    rng.uniform(-2, 2, size=(18, 2)), rng.normal(size=(18, 3))
+    return rng.uniform(-2, 2, size=(4, 2)), rng.normal(size=(4, 3))
+
+
+def load(name):
+    return gpflow_cool.load(DATA / "saved" / name)
+
+
+def test_every_kind_of_model_is_there():
+    classes = {type(load(name)).__name__ for name in NAMES}
+    models = {"CoolMTGP", "KroneckerMTGP", "SparseCoolMTGP", "IndependentGPs", "ConvMT"}
+    assert classes == models | {"CoolMTGPRegressor"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("estimator")])
+def test_predictions_of_models(name):
+    X, Y = points()
+    model = load(name)
+    mean, cov = model.predict_y(X, full_output_cov=True)
+    assert_close(mean, RECORDED[f"{name}/mean"], rtol=1e-10)
+    assert_close(cov, RECORDED[f"{name}/cov"], rtol=1e-10)
+    if f"{name}/density" in RECORDED:
+        density = model.predict_log_density((X, Y), full_output_cov=True)
+        assert_close(density, RECORDED[f"{name}/density"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/objective" in RECORDED])
+def test_objectives(name):
+    objective = load(name).maximum_log_likelihood_objective()
+    assert_close(objective, RECORDED[f"{name}/objective"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/C" in RECORDED])
+def test_matrices_evidence_and_rows_left_out(name):
+    model = load(name)
+    assert_close(model.task_covariance(), RECORDED[f"{name}/C"], rtol=1e-10)
+    assert_close(model.noise_covariance(), RECORDED[f"{name}/Sigma"], rtol=1e-10)
+    assert_close(model.log_marginal_likelihood(), RECORDED[f"{name}/evidence"], rtol=1e-10)
+    assert_close(model.leave_one_out().log_density, RECORDED[f"{name}/loo"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("estimator")])
+def test_predictions_of_estimators(name):
+    X, _ = points()
+    regressor = load(name)
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        mean, cov = regressor.predict(X, return_cov=True)
+    assert_close(mean, RECORDED[f"{name}/mean"], rtol=1e-10)
+    assert_close(cov, RECORDED[f"{name}/cov"], rtol=1e-10)
+    assert_close(regressor.leave_one_out_.log_density, RECORDED[f"{name}/loo"], rtol=1e-10)

@@ -1,0 +1,467 @@
+"""The scikit-learn estimator against the model it wraps, and against scikit-learn's own checks."""
+
+import copy
+import io
+
+import gpflow
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from gpflow_cool.loading import load
+from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.table.choices import KERNELS, make_kernel
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
+NAMES = ["mass", "heat"]
+
+
+def make_data():
+    """Two targets in units far apart, three inputs of which the last is constant."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=[24, 3]) * [1.0, 1000.0, 0.0] + [0.0, 70.0, 3.0]
+    F = np.stack([np.sin(2 * X[:, 0]), np.cos(2 * X[:, 0])], axis=1)
+    noise = rng.normal(size=[24, 2]) @ np.linalg.cholesky([[0.04, 0.03], [0.03, 0.04]]).T
+    return X, SHIFT + SCALE * (F + noise)
+
+
+# Two fits of the same data agree to about 1e-7, not to the last bit: threads add up in any order.
+X, Y = make_data()
+X_NEW = X[:4] + [[0.1, 10.0, 0.0]]
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return CoolMTGPRegressor("matern52", ard=True).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def framed():
+    inputs = pd.DataFrame(X, columns=["x", "y", "z"], index=[f"row {n}" for n in range(len(X))])
+    targets = pd.DataFrame(Y, columns=NAMES, index=inputs.index)
+    return CoolMTGPRegressor().fit(inputs, targets), inputs, targets
+
+
+def standardised_model(orders):
+    """The same by hand: a CoolMTGP of standardised columns, averaged over orders if many."""
+    Z = np.zeros_like(X)
+    Z[:, :2] = (X[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
+    model = CoolMTGP(
+        (Z, (Y - Y.mean(axis=0)) / Y.std(axis=0)), gpflow.kernels.Matern52(lengthscales=np.ones(3))
+    )
+    model.fit(verbose=0)
+    Z_new = np.zeros_like(X_NEW)
+    Z_new[:, :2] = (X_NEW[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
+    return model if orders == 1 else model.average_over_orders(orders, seed=0), Z_new
+
+
+def test_scikit_learns_own_checks():
+    results = check_estimator(CoolMTGPRegressor(), on_skip=None)
+    status = {result["check_name"]: result["status"] for result in results}
+    # It leaves one out by itself, which needs an environment variable before SciPy is imported.
+    assert status.pop("check_array_api_input") in ("skipped", "passed")
+    assert set(status.values()) == {"passed"} and len(status) > 40
+
+
+@pytest.mark.parametrize("orders", [1, 8])
+def test_everything_is_the_models_in_the_users_units(regressor, orders):
+    model, Z_new = standardised_model(orders)
+    if orders == 1:
+        regressor = CoolMTGPRegressor("matern52", ard=True, orders=1).fit(X, Y)
+    s, D = Y.std(axis=0), np.diag(Y.std(axis=0))
+    for noise, method in [(True, model.predict_y), (False, model.predict_f)]:
+        mean, cov = (part.numpy() for part in method(Z_new, full_output_cov=True))
+        got = regressor.predict(X_NEW, return_std=True, return_cov=True, include_noise=noise)
+        assert_allclose(got[0], mean * s + Y.mean(axis=0), rtol=1e-5)
+        assert_allclose(got[1], np.sqrt(np.diagonal(cov, axis1=1, axis2=2)) * s, rtol=1e-5)
+        assert_allclose(got[2], D @ cov @ D, rtol=1e-5, atol=1e-6)
+    assert_allclose(regressor.task_covariance_, D @ model.task_covariance() @ D, rtol=1e-5)
+    assert_allclose(regressor.noise_covariance_, D @ model.noise_covariance() @ D, rtol=1e-5)
+    assert_allclose(regressor.task_correlation_, model.task_correlation(), rtol=1e-5)
+    assert_allclose(regressor.noise_correlation_, model.noise_correlation(), rtol=1e-5)
+    rows = model.leave_one_out()
+    assert_allclose(regressor.leave_one_out_.mean, rows.mean * s + Y.mean(axis=0), rtol=1e-5)
+    assert_allclose(regressor.leave_one_out_.cov, D @ rows.cov.numpy() @ D, rtol=1e-5)
+    for part, array in zip(regressor.training_data(), (X, Y), strict=True):
+        assert_allclose(part, array, rtol=1e-12, atol=1e-9)
+
+
+def test_parts_of_an_answer_agree(regressor):
+    mean, cov = regressor.predict(X_NEW, return_cov=True)
+    assert_array_equal(regressor.predict(X_NEW), mean)
+    std = regressor.predict(X_NEW, return_std=True)[1]
+    assert_allclose(std**2, np.diagonal(cov, axis1=1, axis2=2), rtol=1e-9)
+    expected = [multivariate_normal(m, S).logpdf(y) for m, S, y in zip(mean, cov, Y, strict=False)]
+    assert_allclose(regressor.log_density(X_NEW, Y[:4]), expected, rtol=1e-8)
+    rows = regressor.leave_one_out_
+    expected = [multivariate_normal(*row).logpdf(y) for *row, y in zip(*rows[::2], Y, strict=True)]
+    assert_allclose(rows.log_density, expected, rtol=1e-8)
+    assert_allclose(rows.std**2, np.diagonal(rows.cov, axis1=1, axis2=2), rtol=1e-9)
+
+
+def test_blocks_of_rows_change_nothing(regressor, monkeypatch):
+    whole = regressor.predict(X, return_cov=True)
+    monkeypatch.setattr("gpflow_cool.table.estimator.ROWS_AT_ONCE", 7)
+    for part, expected in zip(regressor.predict(X, return_cov=True), whole, strict=True):
+        assert_allclose(part, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_known_targets_are_conditioned_on(regressor):
+    mean, S = regressor.predict(X_NEW[:1], return_cov=True)
+    known = np.array([[np.nan, mean[0, 1] + 10.0]])
+    got_mean, got_std = regressor.predict_given(X_NEW[:1], known, return_std=True)
+    gain = S[0, 0, 1] / S[0, 1, 1]
+    assert_allclose(got_mean, [[mean[0, 0] + 10.0 * gain, known[0, 1]]], rtol=1e-9)
+    assert_allclose(got_std, [[np.sqrt(S[0, 0, 0] - gain * S[0, 0, 1]), 0.0]], rtol=1e-7)
+    nothing = np.full([1, 2], np.nan)
+    assert_allclose(regressor.predict_given(X_NEW[:1], nothing), mean, rtol=1e-12)
+
+
+def test_draws_have_the_right_moments_and_leave_the_seed_alone(regressor):
+    tf.random.set_seed(1)
+    before = tf.random.normal([2]).numpy()
+    tf.random.set_seed(1)
+    draws = regressor.sample_y(X_NEW[:2], 20000, random_state=3)
+    assert_array_equal(tf.random.normal([2]).numpy(), before)
+    mean, S = regressor.predict(X_NEW[:2], return_cov=True)
+    assert draws.shape == (2, 2, 20000)
+    for m in range(2):
+        deviation = np.sqrt(np.diag(S[m]))
+        assert_allclose((draws[m].mean(axis=1) - mean[m]) / deviation, 0.0, atol=0.03)
+        assert_allclose(
+            np.cov(draws[m]) / np.outer(deviation, deviation),
+            S[m] / np.outer(deviation, deviation),
+            atol=0.04,
+        )
+    assert_array_equal(draws, regressor.sample_y(X_NEW[:2], 20000, random_state=3))
+    other = regressor.sample_y(X_NEW[:2], 20000, random_state=4, include_noise=False)
+    assert np.all(other.std(axis=-1) < draws.std(axis=-1))
+
+
+def test_frames_in_frames_out(framed):
+    regressor, inputs, targets = framed
+    plain = CoolMTGPRegressor().fit(X, Y)
+    mean, std, cov = regressor.predict(inputs[:3], return_std=True, return_cov=True)
+    expected = plain.predict(X[:3], return_std=True, return_cov=True)
+    for frame, array in [(mean, expected[0]), (std, expected[1])]:
+        assert list(frame.columns) == NAMES and list(frame.index) == list(inputs.index[:3])
+        assert_allclose(frame, array, rtol=1e-5)
+    one = cov.loc["row 1"]
+    assert list(one.columns) == list(one.index) == NAMES
+    assert_allclose(one, expected[2][1], rtol=1e-5)
+    for name in ("task_covariance_", "noise_correlation_"):
+        matrix = getattr(regressor, name)
+        assert list(matrix.columns) == list(matrix.index) == NAMES
+        assert_allclose(matrix, getattr(plain, name), rtol=1e-5)
+    density = regressor.log_density(inputs[:3], targets[NAMES[::-1]][:3])  # found by name
+    assert list(density.index) == list(inputs.index[:3])
+    assert_allclose(density, plain.log_density(X[:3], Y[:3]), rtol=1e-5)
+    assert list(regressor.leave_one_out_.mean.columns) == NAMES
+    assert regressor.score(inputs, targets) == pytest.approx(plain.score(X, Y), rel=1e-5)
+    assert list(regressor.predict(X[:2], return_cov=True)[1].index[0]) == [0, "mass"]
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_arrays_are_taken_after_frames(framed):
+    regressor, inputs, _ = framed
+    assert_array_equal(regressor.predict(X[:3]), regressor.predict(inputs[:3]))
+
+
+def test_one_target_may_be_a_vector_or_a_series():
+    vector = CoolMTGPRegressor().fit(X, Y[:, 0])
+    column = CoolMTGPRegressor().fit(X, Y[:, :1])
+    series = CoolMTGPRegressor().fit(X, pd.Series(Y[:, 0], name="mass"))
+    mean, std, cov = vector.predict(X_NEW, return_std=True, return_cov=True)
+    expected = column.predict(X_NEW, return_std=True, return_cov=True)
+    assert mean.shape == std.shape == (4,) and cov.shape == (4, 1, 1)
+    assert_allclose(mean, expected[0][:, 0], rtol=1e-5)
+    assert_allclose(std, expected[1][:, 0], rtol=1e-5)
+    answer = series.predict(X_NEW)
+    assert answer.name == "mass"
+    assert_allclose(answer, mean, rtol=1e-5)
+    assert vector.sample_y(X_NEW, 3).shape == (4, 3)
+    assert_allclose(
+        vector.log_density(X_NEW, Y[:4, 0]), column.log_density(X_NEW, Y[:4, :1]), rtol=1e-5
+    )
+
+
+def test_a_constant_input_is_not_used(regressor):
+    elsewhere = X_NEW + [0.0, 0.0, 50.0]
+    for one, other in zip(
+        regressor.predict(X_NEW, return_std=True),
+        regressor.predict(elsewhere, return_std=True),
+        strict=True,
+    ):
+        assert_array_equal(one, other)
+    only = CoolMTGPRegressor().fit(X[:, 2:], Y)
+    assert_allclose(only.predict(X[:1, 2:]), [Y.mean(axis=0)], rtol=0.2)
+
+
+def test_a_constant_target_is_warned_of():
+    still = np.column_stack([Y[:, 0], np.full(len(Y), 7.0)])
+    with pytest.warns(UserWarning, match="Targets that never vary: task_1. They are predicted"):
+        regressor = CoolMTGPRegressor().fit(X, still)
+    mean, std = regressor.predict(X_NEW, return_std=True)
+    assert_allclose(mean[:, 1], 7.0, atol=1e-6)
+    assert np.all(np.isfinite(mean)) and np.all(std[:, 1] < 0.1)
+
+
+def test_without_standardising_the_data_are_the_models():
+    Z = (Y - SHIFT) / SCALE
+    regressor = CoolMTGPRegressor(standardize=False, learning="approximate", orders=1)
+    regressor.fit(X[:, :1], Z)
+    model = CoolMTGP((X[:, :1], Z), gpflow.kernels.SquaredExponential(), learning="approximate")
+    model.fit(verbose=0)
+    assert_allclose(regressor.predict(X[:3, :1]), model.predict_y(X[:3, :1])[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("ard", [False, True])
+def test_kernels_by_name(name, ard):
+    kernel = make_kernel(name, ard, 3)
+    size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
+    assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
+
+
+def test_a_kernel_object_is_copied_and_cloned():
+    kernel = gpflow.kernels.Matern12(active_dims=[0]) + gpflow.kernels.White(0.1)
+    regressor = clone(CoolMTGPRegressor(kernel)).fit(X, Y)
+    assert kernel.kernels[0].lengthscales.numpy() == 1.0
+    assert regressor.kernel.kernels[0].lengthscales.numpy() == 1.0
+    assert regressor.model_.kernel.kernels[0].lengthscales.numpy() != 1.0
+
+
+def test_restarts_are_repeatable_and_no_worse():
+    settings = {"restarts": 1, "random_state": 4, "orders": 1}
+    first = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
+    second = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
+    assert_allclose(first.predict(X_NEW[:, :2]), second.predict(X_NEW[:, :2]), rtol=1e-5)
+    assert len(first.history_.attempts) == 2
+    single = CoolMTGPRegressor(orders=1).fit(X[:, :2], Y)
+    loss = float(first.model_.training_loss())
+    assert loss <= float(single.model_.training_loss()) + 1e-6
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"kernel": "rbf"}, "kernel='rbf' is not known. Choose one of 'se', 'matern12'"),
+        ({"kernel": gpflow.kernels.Matern12(), "ard": True}, "ard=True is for a kernel given by"),
+        ({"learning": "deep"}, "learning='deep' is not known"),
+        ({"restarts": -1}, "restarts=-1 must be a whole number"),
+        ({"orders": 0}, "orders=0 must be a whole number of at least 1"),
+        ({"orders": -1}, "orders=-1 must be a whole number of at least 1"),
+        ({"orders": 2.5}, "orders=2.5 must be a whole number of at least 1"),
+        ({"orders": "x"}, "orders='x' must be a whole number of at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused_in_fit(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CoolMTGPRegressor(**settings).fit(X, Y)
+
+
+def test_wrong_targets_are_refused(regressor):
+    with pytest.raises(ValueError, match=r"y has shape \(4, 1\), but X has 4 rows and the model"):
+        regressor.log_density(X_NEW, Y[:4, :1])
+    with pytest.raises(ValueError, match=r"y has shape \(3, 2\), but X has 4 rows"):
+        regressor.predict_given(X_NEW, Y[:3])
+
+
+def test_nothing_is_answered_before_fit(tmp_path):
+    regressor = CoolMTGPRegressor()
+    for ask in (
+        lambda: regressor.predict(X),
+        lambda: regressor.leave_one_out_,
+        lambda: regressor.sample_y(X),
+        lambda: regressor.log_density(X, Y),
+        lambda: regressor.predict_given(X, Y),
+        lambda: regressor.training_data(),
+        lambda: regressor.impute(Y),
+        lambda: regressor.save(tmp_path / "model"),
+    ):
+        with pytest.raises(NotFittedError):
+            ask()
+    assert not list(tmp_path.iterdir())
+
+
+# Orders of the targets ---------------------------------------------------------------------------
+
+
+def four_targets():
+    """Targets whose covariances depend on their order."""
+    rng = np.random.default_rng(2)
+    return np.column_stack([Y, Y[:, 0] * Y[:, 1] / 100, np.sin(X[:, 1])]) + rng.normal(size=[24, 4])
+
+
+def chain_of(regressor):
+    """The trained chain behind an estimator."""
+    chain = clone(regressor).set_params(orders=1).fit(X[:, :2], four_targets())
+    assert isinstance(chain.model_, CoolMTGP)
+    return chain
+
+
+@pytest.mark.parametrize("kernel", ["se", "linear"])
+@pytest.mark.parametrize("random_state, seed", [(None, 0), (np.int64(5), 5)])
+def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
+    regressor = CoolMTGPRegressor(kernel, orders=5, random_state=random_state)
+    regressor.fit(X[:, :2], four_targets())
+    chain = chain_of(regressor)
+    expected = chain.model_.average_over_orders(5, seed=seed)
+    for name in ("task_covariance", "noise_covariance"):
+        S = getattr(regressor.model_, name)().numpy()
+        assert_allclose(S, getattr(expected, name)(), rtol=1e-4, atol=1e-5)
+        assert np.max(np.abs(S - getattr(chain.model_, name)().numpy())) > 1e-3
+    history = regressor.history_, chain.history_
+    assert_allclose(*(h.history["loss"][-1] for h in history), rtol=1e-6)
+
+
+def test_a_generator_decides_the_orders():
+    regressor = CoolMTGPRegressor(orders=2, random_state=np.random.RandomState(3))
+    regressor.fit(X[:, :2], four_targets())
+    seed = int(np.random.RandomState(3).randint(2**31))
+    expected = chain_of(CoolMTGPRegressor()).model_.average_over_orders(2, seed=seed)
+    got = regressor.model_.noise_covariance()
+    assert_allclose(got, expected.noise_covariance(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["one target", "inducing points", "missing targets"])
+def test_where_there_is_no_average_it_is_the_chain(case):
+    targets = Y[:, :1] if case == "one target" else Y.copy()
+    if case == "missing targets":
+        targets[3, 0] = np.nan
+    settings = {"inducing": 6 if case == "inducing points" else None, "random_state": 1}
+    regressor, chain = (
+        CoolMTGPRegressor(orders=orders, **settings).fit(X[:, :1], targets) for orders in (8, 1)
+    )
+    assert_allclose(regressor.model_.b, chain.model_.b, rtol=1e-4)
+    assert_allclose(regressor.model_.sigma2, chain.model_.sigma2, rtol=1e-4)
+    assert_allclose(regressor.predict(X_NEW[:, :1]), chain.predict(X_NEW[:, :1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_orders_are_saved(orders, tmp_path):
+    regressor = CoolMTGPRegressor(orders=orders).fit(X, four_targets())
+    regressor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.orders == orders and type(again.model_) is type(regressor.model_)
+    for one, other in zip(
+        again.predict(X_NEW, return_std=True, return_cov=True),
+        regressor.predict(X_NEW, return_std=True, return_cov=True),
+        strict=True,
+    ):
+        assert_array_equal(one, other)
+    for one, other in zip(again.leave_one_out_, regressor.leave_one_out_, strict=True):
+        assert_array_equal(one, other)
+
+
+# In company --------------------------------------------------------------------------------------
+
+
+def test_in_a_pipeline_and_a_grid_search(framed):
+    _, inputs, targets = framed
+    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor())
+    grid = {"coolmtgpregressor__kernel": ["se", "linear"]}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(inputs, targets)
+    assert search.best_params_ == {"coolmtgpregressor__kernel": "se"}
+    assert list(search.predict(inputs[:2]).columns) == NAMES
+
+
+def test_cross_validation_in_two_processes_is_the_same_as_in_one():
+    regressor = CoolMTGPRegressor(gpflow.kernels.Matern32())
+    one = cross_val_score(regressor, X, Y, cv=2, error_score="raise")
+    two = cross_val_score(regressor, X, Y, cv=2, n_jobs=2, error_score="raise")
+    assert_allclose(two, one, rtol=1e-4)
+
+
+def test_joblib_and_deepcopy_keep_predictions(regressor):
+    buffer = io.BytesIO()
+    joblib.dump(regressor, buffer)
+    buffer.seek(0)
+    for again in (joblib.load(buffer), copy.deepcopy(regressor)):
+        for one, other in zip(
+            again.predict(X_NEW, return_cov=True),
+            regressor.predict(X_NEW, return_cov=True),
+            strict=True,
+        ):
+            assert_array_equal(one, other)
+    assert len(buffer.getvalue()) < 50_000  # no N x N matrix
+
+
+def test_saved_and_loaded(framed, tmp_path):
+    regressor, inputs, _ = framed
+    regressor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.get_params() == regressor.get_params()
+    for one, other in zip(
+        again.predict(inputs[:3], return_std=True, return_cov=True),
+        regressor.predict(inputs[:3], return_std=True, return_cov=True),
+        strict=True,
+    ):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    pd.testing.assert_frame_equal(again.task_covariance_, regressor.task_covariance_)
+    assert list(again.feature_names_in_) == ["x", "y", "z"] and again.n_features_in_ == 3
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(inputs[["y", "x", "z"]])
+    with pytest.raises(ValueError, match="exists already"):
+        regressor.save(tmp_path / "model")
+    regressor.save(tmp_path / "model", force=True)
+
+
+def test_a_kernel_object_is_saved(tmp_path):
+    class Mine(gpflow.kernels.Matern12):
+        pass
+
+    for number, kernel in enumerate([gpflow.kernels.Matern12(), Mine()]):
+        regressor = CoolMTGPRegressor(kernel, random_state=np.int64(3)).fit(X, Y)
+        regressor.save(tmp_path / str(number))
+        given = {"kernel": Mine()} if number else {}
+        again = load(tmp_path / str(number), **given)
+        assert again.random_state == 3
+        assert_array_equal(again.predict(X_NEW), regressor.predict(X_NEW))
+    with pytest.raises(ValueError, match="a kernel of class Mine, which is not GPflow's"):
+        load(tmp_path / "1")
+
+
+# Many rows -------------------------------------------------------------------------------------
+
+
+def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
+    exact = CoolMTGPRegressor(orders=1).fit(X, Y)
+    sparse = CoolMTGPRegressor(inducing=len(X)).fit(X, Y)
+    assert isinstance(sparse.model_, SparseCoolMTGP) and sparse.model_.num_inducing == len(X)
+    for one, other in zip(
+        exact.predict(X_NEW, return_std=True), sparse.predict(X_NEW, return_std=True), strict=True
+    ):
+        assert_allclose(one, other, rtol=1e-3)
+    assert_allclose(
+        exact.leave_one_out_.log_density, sparse.leave_one_out_.log_density, rtol=1e-2, atol=1e-2
+    )
+    for one, other in zip(sparse.training_data(), (X, Y), strict=True):
+        assert_allclose(one, other, rtol=1e-12)
+    sparse.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.inducing == len(X)
+    assert_array_equal(again.predict(X_NEW), sparse.predict(X_NEW))
+
+
+def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkeypatch):
+    monkeypatch.setattr("gpflow_cool.table.choices.MAX_ROWS", 20)
+    monkeypatch.setattr("gpflow_cool.table.choices.DEFAULT_POINTS", 6)
+    with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
+        regressor = CoolMTGPRegressor().fit(X, Y)
+    assert regressor.model_.num_inducing == 6
+    assert isinstance(CoolMTGPRegressor(inducing=0, orders=1).fit(X, Y).model_, CoolMTGP)
+    assert isinstance(CoolMTGPRegressor("linear", orders=1).fit(X, Y).model_, CoolMTGP)
+    with pytest.raises(ValueError, match="inducing=-1 must be a whole number"):
+        CoolMTGPRegressor(inducing=-1).fit(X, Y)

@@ -1,0 +1,105 @@
+"""Cross-validation against fits by hand, and the verdict on the coupling."""
+
+import gpflow
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import multivariate_normal
+
+from gpflow_cool.models import CoolMTGP
+from gpflow_cool.table import evaluation
+from gpflow_cool.table.evaluation import COOL, INDEPENDENT, Difference, cross_validate, difference
+
+
+def make_data():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 6, size=[18, 1])
+    noise = rng.normal(size=[18, 1]) @ [[1.0, 0.95]] + 0.1 * rng.normal(size=[18, 2])
+    return X, (np.sin(X) + 0.3 * noise) * [1.0, 100.0] + [5.0, -7.0]
+
+
+def by_hand(X, Y, train, test):
+    """Mean and joint log density of the test rows, in the user's units."""
+    mx, sx = X[train].mean(axis=0), X[train].std(axis=0)
+    my, sy = Y[train].mean(axis=0), Y[train].std(axis=0)
+    data = ((X[train] - mx) / sx, (Y[train] - my) / sy)
+    model = CoolMTGP(data, gpflow.kernels.SquaredExponential())
+    model.fit(verbose=0)
+    model = model.average_over_orders(8, seed=0)  # as the estimator does
+    mean, cov = model.predict_y((X[test] - mx) / sx, full_output_cov=True)
+    mean, cov = mean * sy + my, cov.numpy() * np.outer(sy, sy)
+    density = [
+        multivariate_normal(m, S).logpdf(y) for m, S, y in zip(mean, cov, Y[test], strict=True)
+    ]
+    return mean.numpy(), np.array(density)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    calls = []
+    found = cross_validate(
+        *make_data(), gpflow.kernels.SquaredExponential(), folds=2, seed=4, progress=calls.append
+    )
+    assert calls == 2 * list(found)
+    return found
+
+
+def test_scores_are_those_by_hand(scores):
+    X, Y = make_data()
+    mean, nlpd, base = np.empty_like(Y), np.empty(len(Y)), np.empty_like(Y)
+    for train, test in evaluation.split(len(X), 2, seed=4):
+        mean[test], density = by_hand(X, Y, train, test)
+        nlpd[test] = -density
+        base[test] = Y[train].mean(axis=0)
+    ours = scores[COOL]
+    error = np.sqrt(np.mean((Y - mean) ** 2, axis=0))
+    assert_allclose(ours.rmse, error, rtol=1e-5)
+    assert_allclose(
+        ours.arrmse, np.mean(error / np.sqrt(np.mean((Y - base) ** 2, axis=0))), rtol=1e-5
+    )
+    assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-4, atol=1e-5)
+    assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-5)
+    gain = scores[INDEPENDENT].nlpd_rows - nlpd
+    found = difference(scores, INDEPENDENT)
+    assert_allclose(found.mean, gain.mean(), rtol=1e-4)
+    assert_allclose(found.standard_error, gain.std(ddof=1) / np.sqrt(len(gain)), rtol=1e-4)
+
+
+def test_coupling_pays_where_noise_correlates(scores):
+    assert difference(scores, INDEPENDENT).verdict == "better"
+    lines = evaluation.table(scores, ["a", "b"])
+    assert len({len(line) for line in lines}) == 1 and len(lines) == 4
+    assert "RMSE a" in lines[0] and f"{scores[COOL].joint_nlpd:.3f}" in lines[1]
+
+
+def test_a_failed_fit_is_tried_again():
+    class Stubborn:
+        calls = []
+
+        def fit(self, **options):
+            self.calls.append(options)
+            raise RuntimeError("Training failed")
+
+    evaluation.train_somehow(Stubborn())
+    again = {"verbose": 0, "restarts": 3, "seed": 0}
+    assert Stubborn.calls == [{"verbose": 0, "seed": 0}, again]
+
+
+@pytest.mark.parametrize(
+    "mean, error, verdict",
+    [(0.3, 0.1, "better"), (-0.3, 0.1, "worse"), (0.2, 0.1, "no clear difference")],
+)
+def test_verdicts(mean, error, verdict):
+    assert Difference(mean, error).verdict == verdict
+
+
+def test_every_row_is_held_out_once():
+    parts = list(evaluation.split(11, 3, seed=0))
+    assert_array_equal(np.sort(np.concatenate([test for _, test in parts])), np.arange(11))
+    assert all(len(np.intersect1d(*part)) == 0 and len(np.union1d(*part)) == 11 for part in parts)
+
+
+@pytest.mark.parametrize("folds, rows", [(1, 9), (10, 9), (2, 3)])
+def test_impossible_folds_are_refused(folds, rows):
+    with pytest.raises(ValueError, match=f"folds={folds} is not possible for {rows} rows"):
+        evaluation.check_folds(folds, rows)

@@ -1,0 +1,192 @@
+"""Tables read from real files, and each mistake in them told in one line that names the place."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from gpflow_cool.table.costs import (
+    EVALUATIONS,
+    MATRICES,
+    PROBE,
+    Cost,
+    duration,
+    fit_cost,
+    time_once,
+)
+from gpflow_cool.table.files import TableError, check_output, read_table, write_table
+
+VALUES = np.array([[1.0, -2.5, 3e-7], [4.0, 5.0, 6.25]])
+NAMES = ["a", "b c", "ü"]
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def refused(path, message, *names, **options):
+    """The one line with which a file is refused."""
+    with pytest.raises(TableError, match=message) as caught:
+        read_table(path).numbers(names, **options)
+    assert "\n" not in str(caught.value)
+
+
+TEXTS = {
+    "commas": "a,b c,ü\n1,-2.5,3e-7\n4,5,6.25\n",
+    "semicolons, no last line end": "a;b c;ü\n1;-2.5;3e-7\n4;5;6.25",
+    "tabs": "a\tb c\tü\n1\t-2.5\t3e-7\n4\t5\t6.25\n",
+    "windows": "\ufeffa,b c,ü\r\n1,-2.5,3e-7\r\n4,5,6.25\r\n",
+    "blank lines and spaces": "\n a , b c ,ü\n\n 1, -2.5 ,3e-7\n\n4,5,6.25\n\n",
+    "quotes": '"a","b c","ü"\n"1","-2.5","3e-7"\n"4","5","6.25"\n',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_csv_in_its_varieties(tmp_path, name):
+    table = read_table(write(tmp_path / "data.csv", TEXTS[name]))
+    assert table.names == NAMES and table.num_rows == 2
+    assert_array_equal(table.numbers(NAMES), VALUES)
+    assert_array_equal(table.numbers(["ü", "a"]), VALUES[:, [2, 0]])
+
+
+def test_parquet(tmp_path):
+    pd.DataFrame(VALUES, columns=NAMES).assign(n=[1, 2], word="x").to_parquet(
+        tmp_path / "data.parquet"
+    )
+    table = read_table(tmp_path / "data.parquet")
+    assert_array_equal(table.numbers(NAMES), VALUES)
+    assert_array_equal(table.numbers(["n"]), [[1], [2]])
+    refused(
+        tmp_path / "data.parquet", "data.parquet, row 1, column 'word': 'x' is no number", "word"
+    )
+
+
+def test_arff(tmp_path):
+    text = "@relation r\n@attribute a numeric\n@attribute b real\n@data\n1,2\n?,4\n"
+    table = read_table(write(tmp_path / "data.arff", text))
+    assert_array_equal(table.numbers(["b"]), [[2.0], [4.0]])
+    assert_array_equal(table.numbers(["a"], allow_missing=True), [[1.0], [np.nan]])
+    refused(tmp_path / "data.arff", "data.arff, row 2, column 'a': the cell is empty", "a")
+    write(tmp_path / "bad.arff", text.replace("1,2", "1,2,3"))
+    refused(tmp_path / "bad.arff", "bad.arff, line 5: 3 values, but 2 columns are declared")
+
+
+def test_only_columns_that_are_asked_for_must_be_numbers(tmp_path):
+    table = read_table(write(tmp_path / "data.csv", "id,a,b\nx1,1,\nx2,2,4\n"))
+    assert_array_equal(table.numbers(["a"]), [[1.0], [2.0]])
+    assert_array_equal(table.numbers(["b"], allow_missing=True), [[np.nan], [4.0]])
+
+
+MISTAKES = {
+    "wrong column": ("a,b\n1,2\n", "data.csv has no column 'c'. It has: a, b.", "c"),
+    "text": (
+        "a,b\n1,2\n3,high\n",
+        r"data.csv, row 2 \(line 3\), column 'b': 'high' is no number. Mend the cell",
+        "b",
+    ),
+    "decimal comma": (
+        "a;b\n1;2,5\n",
+        "'2,5' is no number.*Write numbers with a decimal point",
+        "b",
+    ),
+    "empty": (
+        "a,b\n\n1,2\n3,\n5,NA\n",
+        r"data.csv, row 2 \(line 4\), column 'b': the cell is empty \(2 such cells in the column\)",
+        "b",
+    ),
+    "infinite": ("a\n1\ninf\n", r"row 2 \(line 3\), column 'a': the number is infinite", "a"),
+    "duplicate": ("a,b,a\n1,2,3\n", "the header has 'a' more than once. Rename a column", "b"),
+    "nameless": ("a,,c\n1,2,3\n", "column 2 has no name in the header", "a"),
+    "ragged": (
+        "a,b\n1,2\n1,2,3\n",
+        "data.csv, line 3: 3 cells, but the header names 2 columns",
+        "a",
+    ),
+    "header only": ("a,b\n", "data.csv has no rows of data", "a"),
+    "nothing": ("", "data.csv has no rows of data", "a"),
+    "quote": ('a,b\n1,"2\n', "is not a CSV file that can be read: unexpected end of data", "a"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_with_their_place(tmp_path, name):
+    text, message, column = MISTAKES[name]
+    refused(write(tmp_path / "data.csv", text), message, column)
+
+
+def test_what_is_no_table(tmp_path):
+    refused(tmp_path / "none.csv", "none.csv is not there")
+    refused(tmp_path, "is a folder, no file")
+    refused(write(tmp_path / "data.xlsx", "x"), "files ending in .csv, .* can be read, not .xlsx")
+    (tmp_path / "zip.csv").write_bytes(b"PK\x03\x04rest")
+    refused(tmp_path / "zip.csv", "zip.csv is not a CSV file: it holds no text")
+    (tmp_path / "picture.csv").write_bytes(b"\x89PNG\0\0\0")
+    refused(tmp_path / "picture.csv", "is not a CSV file: it holds no text")
+    write(tmp_path / "latin.csv", "ü,b\n1,2\n", "latin-1")
+    refused(tmp_path / "latin.csv", "is not a CSV file that can be read: not UTF-8 text")
+    refused(write(tmp_path / "text.parquet", "a,b"), "text.parquet is not a Parquet file")
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_what_is_written_is_read_back(tmp_path, ending):
+    path = tmp_path / f"out{ending}"
+    write_table(path, dict(zip(NAMES, VALUES.T / 3.0, strict=True)))
+    assert_array_equal(read_table(path).numbers(NAMES), VALUES / 3.0)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o400
+
+
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_table(tmp_path / "out.csv", {"a": [1.0]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_may_be_written(tmp_path):
+    file = write(tmp_path / "out.csv", "mine")
+    assert check_output(tmp_path / "new.csv", [".csv"], False) == tmp_path / "new.csv"
+    assert check_output(file, [".csv"], True) == file
+    (tmp_path / "folder.csv").mkdir()
+    for path, message in [
+        (file, "exists already: choose another name, or --force"),
+        (tmp_path / "folder.csv", "exists already: it is a folder"),
+        (tmp_path / "a" / "b.csv", "is no folder: make it first"),
+        (tmp_path / "a.txt", "choose a name that ends in .csv or .parquet"),
+    ]:
+        with pytest.raises(TableError, match=message):
+            check_output(path, [".csv", ".parquet"], False)
+
+
+# Costs -------------------------------------------------------------------------------------------
+
+
+def test_costs_grow_with_cube_and_square(monkeypatch):
+    monkeypatch.setattr("gpflow_cool.table.costs.time_once", lambda: 0.01)
+    one, two = fit_cost(5000), fit_cost(10000, attempts=3)
+    assert one.seconds == pytest.approx(0.01 * (5000 / PROBE) ** 3 * EVALUATIONS)
+    assert two.seconds == pytest.approx(24 * one.seconds)
+    assert two.gigabytes == pytest.approx(4 * one.gigabytes)
+    assert two.gigabytes == pytest.approx(0.8 * MATRICES)
+
+
+def test_the_machine_is_timed():
+    assert 0.0 < time_once() < 60.0
+
+
+def test_costs_are_readable():
+    assert str(Cost(400.0, 1.26)) == "about 7 minutes and 1.3 GB of memory"
+    assert [duration(s) for s in (1.0, 89.0, 5300.0, 5500.0, 1e6)] == [
+        "1 seconds",
+        "89 seconds",
+        "88 minutes",
+        "1.5 hours",
+        "11.6 days",
+    ]

@@ -1,0 +1,439 @@
+"""`fit`: the same optimum from every optimiser, and nothing lost whatever happens on the way."""
+
+import gc
+import os
+import signal
+import weakref
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow.keras import tf_keras
+from numpy.testing import assert_allclose, assert_array_equal
+
+from gpflow_cool import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.callbacks import CallbackList
+from gpflow_cool.chain import newton
+from gpflow_cool.chain.starting import half_median_distance
+from gpflow_cool.training import fit, optimizers
+from gpflow_cool.training.profiled import Evaluation, ProfiledChain
+from gpflow_cool.training.run import History, Run
+from gpflow_cool.training.vector import OuterVector
+
+
+@pytest.fixture(name="data")
+def _data(rng):
+    """Forty rows of three smooth tasks, the last nearly a mixture of the others."""
+    X = rng.uniform(-2, 2, size=[40, 2])
+    F = np.stack([np.sin(X[:, 0]), np.cos(X[:, 1]), X[:, 0] * X[:, 1] / 2], axis=1)
+    shared = rng.normal(size=[40, 1])
+    return X, F + 0.2 * shared + 0.2 * rng.normal(size=[40, 3])
+
+
+def make(data, **options):
+    return CoolMTGP(data, gpflow.kernels.SquaredExponential(), **options)
+
+
+def values(model):
+    return [p.numpy() for p in model.parameters]
+
+
+@pytest.mark.parametrize("learning", ["hierarchical", "approximate"])
+def test_profile_and_scipy_and_gpflows_own_loop_end_at_the_same_optimum(data, learning):
+    models = [make(data, learning=learning) for _ in range(4)]
+    models[0].fit(verbose=0)
+    models[1].fit("scipy", verbose=0)
+    models[2].fit(gpflow.optimizers.Scipy(), verbose=0)
+    own = models[3]
+    gpflow.optimizers.Scipy().minimize(own.training_loss, own.trainable_variables)
+    losses = [float(model.training_loss()) for model in models]
+    assert_allclose(losses, losses[0], atol=1e-3)
+    for model in models[1:]:
+        for one, other in zip(values(models[0]), values(model), strict=True):
+            assert_allclose(one, other, rtol=2e-2)
+
+
+def test_adam_ends_at_the_same_optimum(data):
+    best, model = make(data), make(data)
+    best.fit(verbose=0)
+    model.kernel.lengthscales.assign(best.kernel.lengthscales)
+    model.fit(tf_keras.optimizers.Adam(0.1), steps=400, verbose=0)
+    assert_allclose(model.training_loss(), best.training_loss(), atol=1e-2)
+
+
+def test_history_tells_what_happened(data):
+    model = make(data, task_names=["a", "b", "c"])
+    history = model.fit("scipy", verbose=0)
+    loss = history.history["loss"]
+    terms = [history.history[f"terms/{name}"] for name in "abc"]
+    assert_allclose(-np.sum(terms, axis=0), loss, rtol=1e-12)
+    assert_allclose(min(loss), model.training_loss(), rtol=1e-12)
+    assert np.all(np.diff(history.history["seconds"]) > 0)
+    assert history.history["gradient_norm"][-1] < 0.1 * history.history["gradient_norm"][0]
+    assert history.epoch == list(range(len(loss)))
+    assert history.converged and "CONVERGENCE" in history.message
+    assert history.params["optimizer"] == "scipy"
+
+
+def test_restarts_with_a_seed_repeat_themselves(data):
+    histories = [make(data).fit("profile", restarts=2, seed=7, verbose=0) for _ in range(2)]
+    assert histories[0].history["loss"] == histories[1].history["loss"]
+    assert set(histories[0].history["restart"]) == {0.0, 1.0, 2.0}
+    other = make(data).fit("profile", restarts=2, seed=8, verbose=0)
+    first = [h.history["loss"][h.history["restart"].index(1.0)] for h in (histories[0], other)]
+    assert abs(first[0] - first[1]) > 1e-6
+
+
+def test_the_best_restart_wins(data):
+    model = make(data)
+    history = model.fit(restarts=3, seed=0, verbose=0)
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
+    assert len(history.attempts) == 4
+
+
+def failing(monkeypatch, attempts):
+    """Let L-BFGS fail in some attempts as a factorisation does."""
+    original = optimizers.lbfgs
+
+    def lbfgs(vector, unit, run, steps, evaluate):
+        if run.restart in attempts:
+            raise tf.errors.InvalidArgumentError(None, None, "Cholesky was not successful")
+        return original(vector, unit, run, steps, evaluate)
+
+    monkeypatch.setattr(optimizers, "lbfgs", lbfgs)
+
+
+def test_a_failed_attempt_is_reported_and_the_others_count(data, monkeypatch):
+    failing(monkeypatch, {0, 2})
+    model = make(data)
+    history = model.fit(restarts=2, seed=0, verbose=0)
+    assert [text.startswith("failed: Cholesky") for text in history.attempts] == [True, False, True]
+    assert "2 of 3 attempts failed" in history.message
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
+
+
+def test_if_all_attempts_fail_the_error_says_what_was_tried(data, monkeypatch):
+    failing(monkeypatch, {0, 1})
+    model = make(data)
+    with pytest.raises(
+        RuntimeError, match="failed in every one of 2 attempts(.|\n)*attempt 1: fai"
+    ):
+        model.fit(restarts=1, seed=0, verbose=0)
+    assert np.isfinite(model.training_loss())
+
+
+class OneNumber(gpflow.base.Module):
+    """As little of a model as an optimiser needs."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = gpflow.Parameter(x)
+        self.stop_training = False
+        self.objective_term_names = ["all"]
+
+
+def minimised(model, evaluate, unit=1.0):
+    """How L-BFGS ended; the model has the best parameters seen."""
+    run = Run(model, History({}), CallbackList([], None, {}))
+    outcome = optimizers.lbfgs(OuterVector([model.x]), unit, run, 200, evaluate)
+    run.restore_best()
+    return outcome
+
+
+@pytest.mark.parametrize("beyond", ["no factorisation", "no loss", "no slope"])
+def test_a_step_too_far_is_shortened_and_reported(beyond):
+    """The first step from 1.5 on x - 0.2 log(x - 1) leads to 0.9, where there is no logarithm."""
+    model = OneNumber(1.5)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        if x > 1.0:
+            loss = x - 0.2 * np.log(x - 1.0)
+            return Evaluation(loss, [np.array(1.0 - 0.2 / (x - 1.0))], np.array([-loss]))
+        if beyond == "no factorisation":
+            raise np.linalg.LinAlgError("K is not positive definite")
+        return Evaluation(np.nan if beyond == "no loss" else 0.0, [np.array(np.nan)], np.zeros(1))
+
+    outcome = minimised(model, evaluate)
+    assert tried[1] <= 1.0
+    assert outcome.converged and "; 1 times a step was shortened: no finite" in outcome.message
+    assert_allclose(model.x, 1.2, rtol=1e-3)
+
+
+def test_a_search_that_meets_rounding_ends_and_has_converged():
+    """(x - 3)^2 with rounding of 0.001: L-BFGS alone takes 40 evaluations and more."""
+    model = OneNumber(1.0)
+    rng = np.random.default_rng(0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        loss = 1000.0 + (x - 3.0) ** 2 + rng.uniform(0.0, 1e-3)
+        return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]), 1e-3)
+
+    outcome = minimised(model, evaluate)
+    assert outcome.converged
+    assert len(tried) <= 10
+    assert_allclose(model.x, 3.0, atol=0.06)
+
+
+def test_a_search_that_has_not_failed_goes_on_below_rounding():
+    """The first trial of each search on a parabola is good enough, and the second one exact."""
+    model = OneNumber(0.0)
+
+    def evaluate():
+        x = float(model.x.numpy())
+        return Evaluation((x - 3.0) ** 2, [np.array(2.0 * (x - 3.0))], np.zeros(1), rounding=100.0)
+
+    assert minimised(model, evaluate, 2.0).converged
+    assert_allclose(model.x, 3.0, atol=1e-3)
+
+
+def test_a_large_loss_does_not_count_as_rounding():
+    """Rosenbrock's function needs many shortened steps, whatever is added to it."""
+    model = OneNumber([-1.2, 1.0])
+
+    def evaluate():
+        x, y = model.x.numpy()
+        loss = 100.0 * (y - x**2) ** 2 + (1.0 - x) ** 2 + 1e4
+        gradient = np.array([-400.0 * x * (y - x**2) - 2.0 * (1.0 - x), 200.0 * (y - x**2)])
+        return Evaluation(loss, [gradient], np.array([-loss]), 1e-10)
+
+    assert minimised(model, evaluate).converged
+    assert_allclose(model.x, [1.0, 1.0], atol=0.01)
+
+
+@pytest.mark.parametrize("unit", [0.5, 2.0])
+def test_the_first_step_has_the_length_of_the_unit(unit):
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        return Evaluation((x - 50.0) ** 2, [np.array(2.0 * (x - 50.0))], np.zeros(1))
+
+    outcome = minimised(model, evaluate, unit)
+    assert_allclose(tried[:2], [0.0, unit])
+    assert outcome.converged
+    assert_allclose(model.x, 50.0, atol=1e-3)
+
+
+def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        tried.append(float(model.x.numpy()))
+        return Evaluation(tried[-1], [np.zeros(())], np.zeros(1))
+
+    remembered = optimizers.remember(model, evaluate)
+    for x in (1.0, 2.0, 3.0, 1.0, 3.0, 4.0, 1.0):
+        model.x.assign(x)
+        assert remembered().loss == x
+    assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
+
+
+@pytest.mark.parametrize("lengthscales, is_tried", [(1.0, True), ([1.0, 1.0], False)])
+def test_only_a_single_lengthscale_is_started_long(data, monkeypatch, lengthscales, is_tried):
+    """One for each input would lose inputs that way: a long one has no gradient to come back by."""
+    seen, evaluate = [], ProfiledChain.evaluate
+
+    def spy(profile):
+        seen.append(profile.model.kernel.lengthscales.numpy())
+        return evaluate(profile)
+
+    monkeypatch.setattr(ProfiledChain, "evaluate", spy)
+    model = CoolMTGP(data, gpflow.kernels.SquaredExponential(lengthscales=lengthscales))
+    model.fit(steps=1, verbose=0)
+    centre = half_median_distance(data[0])
+    assert_allclose(seen[1], np.full_like(seen[1], centre))
+    assert is_tried == any(np.allclose(tried, fit.FAR * centre) for tried in seen)
+
+
+def test_a_fit_finds_the_optimum_at_long_lengthscales():
+    """A line with a wiggle: a lengthscale of 0.7 fits the wiggle, and a long one fits better."""
+    rng = np.random.default_rng(39)
+    X = rng.uniform(-3.0, 3.0, size=(25, 1))
+    Y = np.hstack([X, -X]) / 1.7 + 0.25 * np.sin(4.0 * X) + 0.2 * rng.normal(size=(25, 2))
+    models = [CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3)) for _ in "ab"]
+    profile, losses = models[0].profile(), []
+    for lengthscale in np.geomspace(0.1, 100.0, 60):
+        models[0].kernel.lengthscales.assign(lengthscale)
+        losses.append(profile.evaluate().loss)
+    models[1].fit(verbose=0)
+    assert models[1].training_loss() <= min(losses) + 1e-3
+    assert np.sum(np.diff(np.sign(np.diff(losses))) > 0) == 2  # two minima
+
+
+class Breaking(gpflow.kernels.SquaredExponential):
+    """A kernel that is not finite beyond a lengthscale."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def K(self, X, X2=None):
+        infinite = tf.where(self.lengthscales > self.limit, np.inf, 1.0)
+        return tf.cast(infinite, X.dtype) * super().K(X, X2)
+
+
+class Python(gpflow.kernels.SquaredExponential):
+    """A kernel that cannot be compiled."""
+
+    def K(self, X, X2=None):
+        if self.lengthscales > 0:
+            return super().K(X, X2)
+        raise ValueError
+
+
+def bounded():
+    kernel = gpflow.kernels.SquaredExponential()
+    low, high = np.float64(0.1), np.float64(2.0)
+    kernel.lengthscales = gpflow.Parameter(1.0, transform=tfp.bijectors.Sigmoid(low, high))
+    return kernel
+
+
+@pytest.mark.parametrize("kernel", [lambda: Breaking(3.0), Python, bounded])
+def test_odd_kernels_end_where_a_plain_one_does(rng, kernel):
+    """Long lengthscales, which are tried, may not be allowed, and a kernel may need Python."""
+    X = rng.uniform(-2.0, 2.0, size=(40, 2))
+    Y = np.hstack([np.sin(2.0 * X), np.cos(X[:, :1])]) + 0.1 * rng.normal(size=(40, 3))
+    models = [CoolMTGP((X, Y), k) for k in (kernel(), gpflow.kernels.SquaredExponential())]
+    losses = [min(model.fit(verbose=0).history["loss"]) for model in models]
+    assert models[1].kernel.lengthscales < 1.9
+    assert_allclose(losses[0], losses[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy"])
+def test_a_kernel_without_a_finite_matrix_is_told(data, optimizer):
+    model = CoolMTGP(data, Breaking(1.5), engine="spectral")
+    model.kernel.lengthscales.assign(2.0)
+    gpflow.set_trainable(model.kernel.lengthscales, False)
+    with pytest.raises(RuntimeError, match="attempt 0: failed: The kernel matrix has entries"):
+        model.fit(optimizer, verbose=0)
+
+
+def test_a_mistake_in_the_inner_problem_is_not_taken_for_a_failed_fit(data, monkeypatch):
+    def mistake(*args):
+        raise ValueError("shapes do not match")
+
+    monkeypatch.setattr(newton, "evaluate", mistake)
+    with pytest.raises(ValueError, match="shapes do not match"):
+        make(data).fit(verbose=0)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
+    """TensorFlow keeps functions that a graph calls for ever."""
+    kernel = gpflow.kernels.SquaredExponential()
+    model = SparseCoolMTGP(data, kernel, data[0][:5]) if sparse else CoolMTGP(data, kernel)
+    model.fit(verbose=0)
+    held = weakref.ref(model)
+    del model, kernel
+    gc.collect()
+    assert held() is None
+
+
+def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):
+    model = make(data)
+    before = float(model.training_loss())
+    with pytest.raises(RuntimeError, match="the loss became nan"):
+        model.fit(tf_keras.optimizers.SGD(1e300), steps=5, verbose=0)
+    assert np.isfinite(model.training_loss()) and model.training_loss() <= before
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+def test_interrupt_stops_after_the_step_and_keeps_the_best(data, optimizer):
+    model = make(data)
+
+    class Interrupt(tf_keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    history = model.fit(optimizer, callbacks=[Interrupt()], verbose=0)
+    assert len(history.epoch) <= 3
+    assert "Ctrl-C" in history.message and not history.converged
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-6)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+def test_frozen_parameters_stay_to_the_last_bit(data, optimizer):
+    model = make(data, sigma2=[0.1, 0.2, 0.3])
+    gpflow.set_trainable(model.sigma2, False)
+    gpflow.set_trainable(model.kernel.lengthscales, False)
+    sigma2, b = model.sigma2.numpy(), model.b.numpy()
+    model.fit(optimizer, steps=5, verbose=0)
+    assert_array_equal(model.sigma2, sigma2)
+    assert_array_equal(model.kernel.lengthscales, 1.0)
+    assert np.all(model.b.numpy() != b)
+
+
+def test_nothing_trainable_is_nothing_to_do(data):
+    model = make(data)
+    gpflow.set_trainable(model, False)
+    before = values(model)
+    history = model.fit(verbose=0)
+    assert "nothing to do" in history.message
+    for one, other in zip(values(model), before, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_a_bad_lengthscale_to_start_from_does_no_harm(data):
+    good, bad = make(data), make(data)
+    bad.kernel.lengthscales.assign(1e-3)
+    good.fit(verbose=0)
+    bad.fit(verbose=0)
+    assert_allclose(bad.training_loss(), good.training_loss(), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"optimizer": "newton"}, "optimizer='newton' is not known"),
+        ({"optimizer": 3}, "optimizer=3 is not known"),
+        ({"steps": 0}, "steps=0 must be a whole number"),
+        ({"steps": -3}, "steps=-3 must be a whole number"),
+        ({"restarts": -1}, "restarts=-1 must be a whole number"),
+        ({"callbacks": [print]}, r"callbacks\[0\] is .* no Keras callback object"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_bad_input_is_refused_at_once(data, options, text):
+    model = make(data)
+    before = values(model)
+    with pytest.raises(ValueError, match=text):
+        model.fit(verbose=0, **options)
+    for one, other in zip(values(model), before, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_the_number_of_steps_is_kept(data):
+    assert len(make(data).fit("adam", steps=4, verbose=0).epoch) <= 5
+    history = make(data).fit("scipy", steps=3, verbose=0)
+    assert len(history.epoch) == 3 and not history.converged
+
+
+def test_mean_function_and_lengthscales_of_each_input_train(data):
+    X, Y = data
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
+    model = CoolMTGP((X, Y + 3.0), kernel, gpflow.mean_functions.Constant(np.zeros(3)))
+    model.fit(verbose=0)
+    assert np.all(np.abs(model.mean_function.c.numpy() - 3.0) < 1.5)
+    first, second = model.kernel.lengthscales.numpy()
+    assert first != second
+    other = CoolMTGP(
+        (X, Y + 3.0),
+        gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0]),
+        gpflow.mean_functions.Constant(np.zeros(3)),
+    )
+    other.fit("scipy", verbose=0)
+    assert_allclose(model.training_loss(), other.training_loss(), atol=2e-2)

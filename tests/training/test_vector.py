@@ -1,0 +1,178 @@
+"""Parameters as one vector: round trips and gradients, whatever their transform and shape."""
+
+import numpy as np
+import pytest
+import reference as ref
+import tensorflow as tf
+import tensorflow_probability as tfp
+from gpflow import Parameter
+from gpflow.utilities import positive, triangular
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import assert_close
+
+from gpflow_cool.chain.starting import NoiseFloor
+from gpflow_cool.training.vector import OuterVector, lower_bound
+
+tfb = tfp.bijectors
+
+
+def noise_floor():
+    floor = NoiseFloor(tf.constant([1e-4, 0.3], tf.float64))
+    return Parameter([0.7, 0.5], transform=tfb.Chain([floor, positive(lower=0.0)]))
+
+
+def bounded():
+    low, high = np.float64(0.2), np.float64(3.0)
+    return Parameter([0.9, 2.2], transform=tfb.Sigmoid(low, high))
+
+
+def ordered():
+    """Increasing and positive: an entry's bound depends on the entries before it."""
+    return Parameter([0.5, 1.1, 4.0], transform=tfb.Chain([tfb.Cumsum(), tfb.Softplus()]))
+
+
+PARAMETERS = {
+    "softplus_scalar": lambda: Parameter(0.8, transform=positive()),
+    "softplus_vector": lambda: Parameter([0.1, 2.0, 30.0], transform=positive()),
+    "shifted": lambda: Parameter([1.1, 1.7], transform=positive(lower=1.0)),
+    "noise_floor": noise_floor,
+    "exp": lambda: Parameter([[0.4, 3.0], [1.0, 0.01]], transform=tfb.Exp()),
+    "identity": lambda: Parameter([-2.0, 0.0, 5.0]),
+    "sigmoid": bounded,
+    "triangular": lambda: Parameter([[1.0, 0.0], [-0.4, 0.6]], transform=triangular()),
+    "ordered": ordered,
+    "matrix_of_one": lambda: Parameter([[1.5]], transform=triangular()),
+}
+
+BOUNDS = {
+    "softplus_scalar": 0.0,
+    "softplus_vector": np.zeros(3),
+    "shifted": np.ones(2),
+    "noise_floor": np.array([1e-4, 0.3]),
+    "exp": np.zeros((2, 2)),
+}
+
+
+def all_parameters():
+    return [make() for make in PARAMETERS.values()]
+
+
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_lower_bounds(kind):
+    bound = lower_bound(PARAMETERS[kind]())
+    if kind in BOUNDS:
+        assert_allclose(bound, BOUNDS[kind], rtol=1e-12)
+        assert np.shape(bound) == np.shape(BOUNDS[kind])
+    else:
+        assert bound is None
+
+
+def test_a_bound_below_zero_is_none_of_ours():
+    parameter = Parameter(0.5, transform=tfb.Chain([tfb.Shift(np.float64(-2.0)), tfb.Softplus()]))
+    assert lower_bound(parameter) is None
+
+
+@pytest.mark.parametrize("logarithms", [False, True])
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_the_vector_holds_what_it_says(kind, logarithms):
+    parameter = PARAMETERS[kind]()
+    if logarithms and kind in BOUNDS:
+        expected = np.log(parameter.numpy() - BOUNDS[kind])
+    else:
+        expected = parameter.unconstrained_variable.numpy()
+    x = OuterVector([parameter], logarithms=logarithms).numpy()
+    assert_allclose(x, np.ravel(expected), rtol=1e-12)
+
+
+@pytest.mark.parametrize("logarithms", [False, True])
+def test_round_trip(rng, logarithms):
+    parameters = all_parameters()
+    vector = OuterVector(parameters, logarithms=logarithms)
+    before = [p.numpy() for p in parameters]
+    x = vector.numpy()
+    assert x.shape == (vector.size,) and vector.size == 1 + 3 + 2 + 2 + 4 + 3 + 2 + 3 + 3 + 1
+    vector.assign(x)
+    for p, value in zip(parameters, before, strict=True):
+        assert_allclose(p, value, rtol=1e-12, atol=1e-15)
+    moved = x + rng.normal(size=vector.size)
+    vector.assign(moved)
+    assert_allclose(vector.numpy(), moved, rtol=1e-9, atol=1e-10)
+
+
+def test_order_is_that_of_the_parameters():
+    parameters = [PARAMETERS[kind]() for kind in ("identity", "softplus_scalar", "exp")]
+    vector = OuterVector(parameters, logarithms=True)
+    vector.assign(np.arange(8.0))
+    assert_allclose(parameters[0], [0.0, 1.0, 2.0])
+    assert_allclose(parameters[1], np.exp(3.0), rtol=1e-12)
+    assert_allclose(parameters[2], np.exp([[4.0, 5.0], [6.0, 7.0]]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("logarithms", [False, True])
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_gradient_equals_finite_differences(rng, kind, logarithms):
+    parameters = [Parameter(0.3), PARAMETERS[kind](), Parameter(0.4, transform=positive())]
+    weights = [rng.normal(size=p.shape) for p in parameters]
+    vector = OuterVector(parameters, logarithms=logarithms)
+
+    def function():
+        """Something smooth of the constrained values."""
+        parts = [tf.reduce_sum(w * p**2) for w, p in zip(weights, parameters, strict=True)]
+        return tf.add_n(parts)
+
+    variables = [p.unconstrained_variable for p in parameters]
+    with tf.GradientTape() as tape:
+        value = function()
+    gradient = vector.gradient([g.numpy() for g in tape.gradient(value, variables)])
+    x = vector.numpy()
+
+    def along(unit):
+        def line(h):
+            vector.assign(x + h * unit)
+            return float(function())
+
+        return ref.derivative(line, 1e-3)
+
+    assert_close(gradient, [along(unit) for unit in np.eye(len(x))], rtol=1e-9)
+
+
+@pytest.mark.parametrize("logarithms", [False, True])
+def test_no_parameters(logarithms):
+    vector = OuterVector([], logarithms=logarithms)
+    assert vector.size == 0
+    assert_array_equal(vector.numpy(), np.zeros(0))
+    assert_array_equal(vector.gradient([]), np.zeros(0))
+    vector.assign(np.zeros(0))
+
+
+def test_an_empty_parameter_between_others():
+    parameters = [Parameter(1.0), Parameter(np.zeros(0)), Parameter([2.0, 3.0])]
+    vector = OuterVector(parameters)
+    assert_array_equal(vector.numpy(), [1.0, 2.0, 3.0])
+    vector.assign(np.array([4.0, 5.0, 6.0]))
+    assert_array_equal(parameters[0], 4.0)
+    assert_array_equal(parameters[2], [5.0, 6.0])
+
+
+def test_a_parameter_at_its_bound_stays_finite():
+    """Rounding lets a value reach its bound, where the logarithm of the excess would be -inf."""
+    parameter = noise_floor()
+    parameter.unconstrained_variable.assign([-800.0, 0.5])
+    vector = OuterVector([parameter], logarithms=True)
+    value = parameter.numpy()
+    assert value[0] == 1e-4
+    assert np.all(np.isfinite(vector.numpy()))
+    assert np.all(np.isfinite(vector.gradient([np.array([0.0, 1.0])])))
+    vector.assign(vector.numpy())
+    assert_allclose(parameter, value, rtol=1e-12)
+
+
+def test_float32_parameters_in_a_float64_vector():
+    parameter = Parameter([0.5, 2.0], dtype=tf.float32, transform=positive())
+    for logarithms in (False, True):
+        vector = OuterVector([parameter], logarithms=logarithms)
+        x = vector.numpy()
+        assert x.dtype == np.float64
+        vector.assign(x)
+        assert_allclose(parameter, [0.5, 2.0], rtol=1e-6)
+        assert vector.gradient([np.ones(2, np.float32)]).dtype == np.float64
