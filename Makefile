@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: demo test lint types format tutorials benchmark clean help
+.PHONY: demo check test lint types format tutorials benchmark clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo        fit the model to the paper's two-task data, print and draw what it learned"
-	@echo "make test        lint, types and tests"
+	@echo "make check       lint, types and the fast tests"
+	@echo "make test        lint, types and all tests"
 	@echo "make lint        ruff, without changing a file"
 	@echo "make types       mypy"
 	@echo "make format      let ruff sort imports and format the code"
@@ -46,8 +47,13 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m gpflow_cool demo
 
 # Two workers with one thread of linear algebra each: more would wait for each other.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: lint types
+	$(PYTEST) -m "not slow"
+
 test: lint types
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .

@@ -17,3 +17,10 @@ matplotlib.use("Agg")
 def rng():
     """A generator that starts afresh, at the same seed, in every test."""
     return np.random.default_rng(20261116)
+
+
+def pytest_collection_modifyitems(items):
+    """Whole commands, studies, tutorials and worker processes are slow."""
+    for item in items:
+        if "integration" in item.path.parts:
+            item.add_marker(pytest.mark.slow)
