@@ -1,11 +1,12 @@
 """
-Two worker processes train one model, each on its half of the rows: TensorFlow's own distribution.
+Two worker processes train one model, each on half of the rows, through TensorFlow's distribution.
 
     python examples/two_workers.py
 
-On one machine here; on several, start `--worker` yourself on each, with TF_CONFIG as in
-docs/scaling.md. Run it again after an interruption, with the same --folder: training goes on from
-the checkpoint.
+This starts both workers on one machine. To use several machines, start this file yourself on each
+one, with `--worker --folder FOLDER` and with TF_CONFIG as in docs/scaling.md; the folder holds
+X.npy and Y.npy. After an interruption run the same command with the same --folder: training goes
+on from the checkpoint.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def launch(arguments: argparse.Namespace) -> int:
-    """Start the workers, and wait for them."""
+    """Start the workers and wait for them."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(arguments.workers)]
     processes = []
     for index in range(arguments.workers):
@@ -54,7 +55,7 @@ def write_data(folder: Path, rows: int) -> None:
 
 
 def work(folder: Path, steps: int) -> None:
-    """What every worker does: the same program, on its share of the rows."""
+    """Train as one worker: all run the same program, each on its share of the rows."""
     import numpy as np
     import tensorflow as tf
 

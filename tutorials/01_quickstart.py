@@ -1,12 +1,11 @@
 # %% [markdown]
 # # Quickstart: two tasks in five minutes
 #
-# At the end you have a model of two outputs that knows how their signals and their noises
-# correlate, and you have seen what that knowledge is good for: predicting one output from the
-# other.
+# At the end you have a model of two outputs. It knows how their signals correlate and how their
+# noises correlate, and you have used that knowledge to predict one output from the other.
 #
-# The data are the paper's: $\cos 2\pi x$ and $\sin 2\pi x$, with noises of variance 0.1 that
-# correlate by 0.5.
+# The data are the paper's: $\cos 2\pi x$ and $\sin 2\pi x$, with noise of variance 0.1 each and a
+# correlation of 0.5 between the two noises.
 
 # %%
 import gpflow
@@ -23,8 +22,8 @@ print(X.shape, Y.shape)
 
 # %% [markdown]
 # ## Fit
-# One kernel over the inputs, shared by all tasks. There is no rank to choose and no index column
-# to add.
+# All tasks share one kernel over the inputs. There is no rank to choose and no index column to
+# add.
 
 # %%
 model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(), task_names=["cos", "sin"])
@@ -33,12 +32,12 @@ gpflow.utilities.print_summary(model)
 print(history.message)
 
 # %% [markdown]
-# Two numbers a task were learnt, `b` and `sigma2`, and the lengthscale. The kernel's variance is
-# not trainable: `b` multiplies it, so that one of the two must stay.
+# The model has learnt two parameters per task, `b` and `sigma2`, and one lengthscale. The kernel's
+# variance is not trainable: `b` multiplies it, so one of the two must be fixed.
 #
 # ## What it learnt
-# $C$ and $\Sigma$ of $\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)$ are recovered
-# from those numbers.
+# The model is $\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)$. It recovers the
+# covariance $C$ of the signals and the covariance $\Sigma$ of the noises from these parameters.
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
@@ -54,8 +53,8 @@ assert 0.2 < noise_correlation < 0.8
 
 # %% [markdown]
 # ## Predict
-# `predict_f` is about the functions, `predict_y` about new observations. The inputs gather at
-# 0.25 and 0.75: the bands widen elsewhere.
+# `predict_f` predicts the functions, `predict_y` new observations. The training inputs lie around
+# 0.25 and 0.75, and the bands widen elsewhere.
 
 # %%
 grid = np.linspace(0, 1, 101)[:, None]
@@ -65,7 +64,7 @@ for task, ax in zip(model.task_names, axes, strict=True):
     ax.set_title(task)
 
 # %% [markdown]
-# On fresh data, all over (0, 1):
+# How good are the predictions? Here are new data with inputs all over (0, 1):
 
 # %%
 X_test, Y_test, _ = uniform_two_task(num_rows=500, seed=4)
@@ -77,8 +76,8 @@ assert np.all(coverage(Y_test, mean, variances, 2.0) > 0.8)
 
 # %% [markdown]
 # ## Predict one task from the other
-# If one output is measured at a new point, the other's prediction improves: NaN marks what is
-# asked for.
+# If one output is measured at a new point, the prediction of the other improves. NaN marks the
+# output that you want to predict.
 
 # %%
 known = np.where([True, False], Y_test, np.nan)  # the cosine is known, the sine is asked for

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Swapping in for coregionalization
 #
-# At the end you have replaced the model lines of a GPflow coregionalization script, kept the rest
-# of the script, and seen what changes: time, and noise that may correlate.
+# At the end you have replaced the model in a GPflow coregionalization script and kept the rest of
+# the script. You have seen what changes: training takes less time, and noises may correlate.
 #
-# GPflow models several outputs with a column that names the output and a kernel `base *
-# Coregion`. The covariance of all observations is one matrix of size $NT \times NT$. Where the
-# outputs are measured at the same inputs, that is not needed.
+# GPflow models several outputs with a column that holds the number of the output and a kernel `base
+# * Coregion`. The covariance of all observations is then one matrix of size $NT \times NT$. If the
+# outputs are measured at the same inputs, so large a matrix is not needed.
 
 # %%
 import time
@@ -27,7 +27,7 @@ Y = np.hstack([np.sin(6 * X), np.sin(6 * X + 0.7)]) + shared + 0.1 * rng.normal(
 
 # %% [markdown]
 # ## What you have
-# The outputs stacked, with their number in the last column, in whatever order.
+# The outputs are stacked, with their number in the last column. The rows may come in any order.
 
 # %%
 X_aug = np.vstack([np.hstack([X, np.full([N, 1], task)]) for task in (0.0, 1.0)])
@@ -45,7 +45,7 @@ seconds_gpr = time.perf_counter() - start
 
 # %% [markdown]
 # ## What you get
-# Three lines. The base kernel, the task column and the data are found in the model you have.
+# `from_coregion` takes the base kernel, the task column and the data from the model that you have.
 
 # %%
 model = CoolMTGP.from_coregion(gpr, task_names=["first", "second"])
@@ -54,7 +54,8 @@ model.fit(verbose=0)
 seconds_cool = time.perf_counter() - start
 
 # %% [markdown]
-# Code that asks in the old layout goes on: `predict_coregion` answers with [M, 1] arrays.
+# Code that uses the stacked layout keeps working: `predict_coregion` takes it and returns [M, 1]
+# arrays.
 
 # %%
 grid = np.linspace(0, 1, 100)
@@ -78,8 +79,8 @@ ax.legend(fontsize="small")
 
 # %% [markdown]
 # ## What correlated noise adds
-# Both outputs saw the same disturbance. `GPR` has one independent noise variance; here the
-# noises' correlation is learnt.
+# Both outputs saw the same disturbance. `GPR` has independent noise with one variance. `CoolMTGP`
+# learns how the noises correlate.
 
 # %%
 learned = float(model.noise_correlation()[0, 1])
@@ -89,8 +90,8 @@ assert abs(learned - true) < 0.15
 
 # %% [markdown]
 # ## And back
-# `to_coregion_gpr` exports C into a GPflow `GPR`; the noises' correlation cannot go along, and a
-# warning says so.
+# `to_coregion_gpr` makes a GPflow `GPR` with the learnt C. It has no place for the correlation of
+# the noises, and a warning says so.
 
 # %%
 with warnings.catch_warnings(record=True) as caught:

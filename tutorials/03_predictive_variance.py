@@ -1,13 +1,13 @@
 # %% [markdown]
 # # The paper's predictive-variance study, replicated
 #
-# Does the model know how sure it is, jointly for all outputs? At the end you have the two figures
-# of the paper's study, for Std-MT (a coregionalized model with independent noise), Conv-MT
-# (GPflow's sparse multi-output model) and both ways of learning Cool-MTGP.
+# Does a model know how sure it is about all outputs together? At the end you have the two figures
+# of the paper's study. They compare Std-MT (a coregionalized model with independent noise), Conv-MT
+# (GPflow's sparse multi-output model) and both ways of learning Cool-MTGP. The data are
 #
 # $$ y \sim N\left( \begin{pmatrix} \cos 2 \pi x \\ \sin 2 \pi x \end{pmatrix},
 # \begin{pmatrix} 0.1 & 0.05 \\ 0.05 & 0.1 \end{pmatrix} \right), $$
-# with inputs that gather at 0.25 and 0.75.
+# with inputs around 0.25 and 0.75.
 
 # %%
 import os
@@ -41,7 +41,7 @@ METHODS = ["Std-MT", "Conv-MT", "Cool hierarchical", "Cool approximate"]
 
 # %% [markdown]
 # ## One draw of the data
-# Task by task, the four models say much the same.
+# For each task by itself, the four models predict much the same.
 
 # %%
 X, Y, Sigma = clustered_two_task(num_rows=40, seed=0)
@@ -59,9 +59,10 @@ for column, (name, model) in enumerate(models.items()):
     axes[0, column].set_title(name)
 
 # %% [markdown]
-# ## Jointly
-# The level curves at one, two and three sigma of the predictive distribution of both outputs at
-# three points. Dashed: the truth. Only Cool-MTGP tilts: it has learnt that the noises correlate.
+# ## Both tasks together
+# The figure shows the joint predictive distribution of both outputs at three points, by its level
+# curves at one, two and three sigma. The truth is dashed. Only the curves of Cool-MTGP tilt,
+# because it has learnt that the noises correlate.
 
 # %%
 points = np.array([[0.0], [0.25], [0.5]])
@@ -77,7 +78,7 @@ for column, (name, model) in enumerate(models.items()):
 
 # %% [markdown]
 # ## Ten draws of the data
-# One draw of 40 rows says little about a correlation. The mean over draws does.
+# One draw of 40 rows says little about a correlation. The mean over ten draws says more.
 
 # %%
 rows = []
@@ -106,9 +107,10 @@ for name in METHODS:
 print("truth              0.50         0.68      0.95")
 
 # %% [markdown]
-# The paper finds that Cool-MTGP's joint distribution has the right shape and Std-MT's has not. It
-# comes out: the learnt correlation lies somewhat below the true 0.5 (40 rows, and a prior on the
-# weights between tasks that shrinks), and the bands are a little too narrow.
+# The paper finds that the joint distribution of Cool-MTGP has the right shape and that of Std-MT
+# has not. We find the same. The learnt correlation lies somewhat below the true 0.5, because there
+# are only 40 rows and the prior on the weights between tasks shrinks them. The bands are a little
+# too narrow.
 
 # %%
 if not SMALL:

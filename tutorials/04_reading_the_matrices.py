@@ -1,13 +1,15 @@
 # %% [markdown]
 # # Reading C and Sigma
 #
-# What do the recovered matrices tell, how well are they recovered, and does the order of the
-# tasks matter? At the end you can read them, and you know when to average over orders.
+# What do C and Sigma say, how well does the model recover them, and does the order of the tasks
+# matter? At the end you can read the two matrices, and you know when to average over orders.
 #
 # $$ \mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I), \qquad
 #    \Sigma = A \, \mathrm{diag}(\sigma^2) A^\top, \quad C = A B A^\top, \quad A = (I - W)^{-1} $$
 #
-# $W$ holds the weights that the chain gives to earlier tasks.
+# The model is a chain: each task is predicted from the inputs and from the tasks before it. $W$
+# holds the weights of the earlier tasks, $\sigma^2$ the noise variance that is left at each task,
+# and $B$ the covariance of the signals that the chain adds.
 
 # %%
 import gpflow
@@ -20,8 +22,8 @@ from gpflow_cool.plotting import plot_task_matrix
 
 # %% [markdown]
 # ## Data with a known answer
-# Five tasks: the first three share a signal, the last two share another; the noises of the first
-# and the last correlate.
+# There are five tasks. The first three share a signal, and the last two share another. The noises
+# of the first and the last task correlate.
 
 # %%
 rng = np.random.default_rng(1)
@@ -59,12 +61,12 @@ print(f"relative errors: C {error_C:.2f}, Sigma {error_Sigma:.2f}")
 assert relative_error(Sigma, Sigma_true) < 0.35
 
 # %% [markdown]
-# Two blocks of signals, one pair of noises: there for the reading. C's scale is that of `b` times
-# the kernel's variance.
+# C shows the two groups of signals, and Sigma the one pair of noises. C multiplies the kernel, so
+# its scale depends on the kernel's variance.
 #
 # ## The order of the tasks
 # The chain conditions each task on those before it. The paper says that the order has no impact.
-# On the predicted means it hardly has; C and Sigma move somewhat more.
+# The predicted means hardly depend on it; C and Sigma change somewhat more.
 
 
 # %%
@@ -87,9 +89,8 @@ assert drift < 0.05
 
 # %% [markdown]
 # ## Averaging it out
-# `average_over_orders` keeps the kernel, so that another order costs no eigendecomposition. It
-# gives the exact joint model at the mean of C and Sigma, with all the predictions of any other
-# model.
+# `average_over_orders` keeps the kernel, so another order needs no further eigendecomposition. It
+# returns the exact joint model at the mean of C and Sigma, which predicts like any other model.
 
 # %%
 averaged = model.average_over_orders(8, seed=0)
@@ -100,8 +101,10 @@ assert error_mean < 1.1 * error_one
 
 # %% [markdown]
 # ## How sure is the correlation?
-# `correlation="map"` takes the input weights at their maximum; `"monte_carlo"` averages over
-# draws from their posterior, which pulls correlations of weak signals towards zero.
+# B, the covariance of the chain's signals, can be estimated in two ways. By default
+# (`correlation="map"`) the weights of the inputs are at the maximum of their posterior.
+# `"monte_carlo"` averages over draws from this posterior, which pulls the correlations of weak
+# signals towards zero.
 
 # %%
 at_maximum = model.multitask_parameters().B.numpy()

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Watching training in TensorBoard
 #
-# At the end you have a log folder with the loss, every task's likelihood, all parameters, the
-# exact evidence, and pictures of C and Sigma as they form; and you know how to get the same from
-# a loop of your own.
+# At the end you have a log folder with the loss, the likelihood of every task, all parameters, the
+# exact evidence, and pictures of C and Sigma as they change in training. You also know how to get
+# the same from a loop of your own.
 
 # %%
 import os
@@ -31,8 +31,8 @@ def new_model():
 
 # %% [markdown]
 # ## With `fit`
-# One argument. Then `tensorboard --logdir FOLDER` in a terminal, or `%tensorboard --logdir
-# FOLDER` in a notebook.
+# Pass the folder to `fit`. Then run `tensorboard --logdir FOLDER` in a terminal, or
+# `%load_ext tensorboard` and `%tensorboard --logdir FOLDER` in a notebook.
 
 # %%
 model = new_model()
@@ -41,7 +41,7 @@ print(f"loss {history.history['loss'][0]:.1f} to {min(history.history['loss']):.
 
 # %% [markdown]
 # ## With Keras callbacks
-# A step of the optimiser is an epoch to a callback; real Keras callbacks run as they are.
+# `fit` takes Keras callbacks as they are. Each step of the optimizer is an epoch to them.
 
 # %%
 stop = tf_keras.callbacks.EarlyStopping(monitor="loss", min_delta=0.1, patience=5)
@@ -51,7 +51,7 @@ print(history.message)
 
 # %% [markdown]
 # ## In a loop of your own
-# The tasks go into GPflow's `Monitor`, as in GPflow's own tutorials.
+# `tensorboard_tasks` gives monitoring tasks for GPflow's `Monitor`, as in GPflow's own tutorials.
 
 # %%
 model = new_model()
@@ -64,7 +64,9 @@ for step in range(STEPS):
 
 # %% [markdown]
 # ## What was written
-# TensorBoard's own reader lists it.
+# TensorBoard's own reader lists what the folders hold. TensorFlow writes pictures as tensors, so
+# the reader counts them among the series (`matrices/C` is one), and its list of pictures stays
+# empty.
 
 # %%
 for name in ("adam", "loop"):

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Real data, end to end
 #
-# Ten measured properties of 178 wines (scikit-learn's `load_wine`), three more to predict. At the
-# end you have compared kernels by leave-one-out, read which inputs matter, checked the
-# calibration, and predicted two properties from the third.
+# The data are 178 wines, which come with scikit-learn (`load_wine`): ten measured properties are
+# the inputs, three more are the targets. At the end you have compared kernels by leave-one-out,
+# seen which inputs matter, checked the calibration, and predicted two targets from the third.
 
 # %%
 import gpflow
@@ -26,7 +26,8 @@ print("targets:", ", ".join(targets))
 
 # %% [markdown]
 # ## Which kernel? Leave-one-out tells, without a test set
-# `leave_one_out()` predicts each row from all the others in closed form: no refits.
+# `leave_one_out()` predicts each row from all the others, in closed form and without training
+# again.
 
 # %%
 kernels = {
@@ -44,7 +45,8 @@ for name, kernel in kernels.items():
 
 # %% [markdown]
 # ## Which inputs matter?
-# With one lengthscale an input (ARD), a short one means that the targets change fast along it.
+# With one lengthscale per input (ARD), a short one means that the targets change fast along that
+# input.
 
 # %%
 model = models["squared exponential, ARD"]
@@ -56,8 +58,8 @@ ax.set_xlabel("1 / lengthscale (inputs standardised)")
 
 # %% [markdown]
 # ## Is it calibrated?
-# Each row left out in turn, in units of its predicted deviation: the histogram should be the
-# standard normal.
+# The histograms show the errors of leave-one-out, divided by the predicted standard deviations.
+# They should look like the standard normal density.
 
 # %%
 loo = model.leave_one_out()
@@ -75,8 +77,9 @@ assert np.all(within > 0.88)
 
 # %% [markdown]
 # ## Does the coupling pay?
-# On the test rows, against one Gaussian process a target. Errors of the mean are alike; the joint
-# density is what the coupling improves.
+# Here is the model on the test rows, beside one Gaussian process per target. On these data both
+# predict equally well, in the errors of the means and in the joint density. The next section shows
+# what the coupling adds.
 
 # %%
 independent = IndependentGPs((X[train], Y[train]), gpflow.kernels.SquaredExponential())
@@ -94,8 +97,8 @@ for name, candidate in [("independent", independent), ("CoolMTGP", coupled)]:
 assert scores["CoolMTGP"] < scores["independent"] + 0.05
 
 # %% [markdown]
-# ## Some targets known, others asked for
-# Where the first target has been measured at a test row, it helps with the others.
+# ## Predict some targets from others
+# If the first target has been measured at a test row, the predictions of the others improve.
 
 # %%
 known = np.where([True, False, False], Y[test], np.nan)

@@ -1,14 +1,16 @@
 # %% [markdown]
 # # Outputs missing at some rows
 #
-# At the end you have swapped in a model for outputs that are measured at different inputs, beside
-# GPflow's own; seen what noise that correlates adds; and filled the holes of a real table.
+# At the end you have modelled outputs that are measured at different inputs and compared the model
+# with GPflow's own, seen what correlated noise adds, and filled the gaps of a real table.
 #
-# NaN in Y is all there is to it. The model conditions on exactly the observed entries $o$,
+# To say that an output is missing, put NaN into Y. The model conditions on exactly the observed
+# entries $o$,
 #
 # $$y_o \sim N\left(0,\; (C \otimes K + \Sigma \otimes I)_{oo}\right),$$
 #
-# and `fit` draws the others, trains on the draws, and draws again, until that gains little.
+# and `fit` draws the missing ones, trains on the draws, and draws again, until another round gains
+# little.
 
 # %%
 import os
@@ -28,8 +30,9 @@ rng = np.random.default_rng(0)
 
 # %% [markdown]
 # ## Outputs at different inputs
-# The data of GPflow's notebook on coregionalization: the first output is measured all over, with
-# little noise, the second on the left half only, with more. No input is shared.
+# The data resemble those of GPflow's notebook on coregionalization. The first output is measured
+# everywhere, with little noise; the second only on the left half, with more noise. They have no
+# input in common.
 
 # %%
 X1 = rng.uniform(size=[60, 1])
@@ -65,9 +68,9 @@ print(f"GPR with Coregion {seconds_gpr:.1f} s, CoolMTGP {seconds_cool:.1f} s")
 print(f"Y is {model.data[1].shape}, {np.count_nonzero(model.observed)} of its entries observed")
 
 # %% [markdown]
-# X has become the union of all inputs. With so few rows GPflow's model is the faster one: ours
-# trains in rounds. It pays where rows are many and outputs share them, since an evaluation costs
-# $N^3$ and not $(NT)^3$.
+# X is now the union of all inputs. With so few rows our model saves no time, because it trains in
+# rounds: in the next comparison, further down, GPflow's model is the faster one. Ours pays if there
+# are many rows that the outputs share: an evaluation of its loss costs $N^3$ and not $(NT)^3$.
 
 # %%
 grid = np.linspace(0, 1, 100)
@@ -95,9 +98,9 @@ for task in (0, 1):
     assert errors["CoolMTGP", task] < 1.5 * errors["GPR with Coregion", task] + 0.01
 
 # %% [markdown]
-# Dashed is the truth. Where the second output was not measured neither model can know that it is
-# shifted against the first. The bands differ: `GPR` has one noise variance for both outputs, here
-# each has its own.
+# The truth is dashed. Where the second output was not measured, neither model can know that it is
+# shifted against the first. The bands differ: `GPR` has one noise variance for both outputs,
+# `CoolMTGP` has one per output.
 
 # %%
 deviations = np.sqrt(np.diag(model.noise_covariance()))
@@ -108,8 +111,8 @@ assert 0.02 < deviations[0] < 0.045 and 0.06 < deviations[1] < 0.15
 
 # %% [markdown]
 # ## What correlated noise adds
-# Now both outputs see the same disturbance, and the second one fails at half of the rows. What the
-# first did there tells about the second, through $\Sigma$.
+# Now both outputs see the same disturbance, and the second one is lost at half of the rows. There
+# the first output tells about the second, through $\Sigma$.
 
 # %%
 N = 60
@@ -146,9 +149,9 @@ ax.set_xlabel("x")
 ax.legend(fontsize="small", ncols=2)
 
 # %% [markdown]
-# ## A real table with holes
-# Three properties of wines, of which three cells in ten are lost. The estimator takes the frame as
-# it is and gives it back completed, in its own units, with standard deviations.
+# ## A real table with gaps
+# The table has three properties of wines, and three cells in ten are lost. The estimator takes the
+# data frame as it is. It returns the completed frame, in the same units, with standard deviations.
 
 # %%
 wine = load_wine(as_frame=True).data
@@ -179,5 +182,5 @@ ax.plot([-2.5, 2.5], [-2.5, 2.5], "k--", linewidth=1)
 ax.set(xlabel="what was lost", ylabel="what was filled in, with two sigma")
 
 # %% [markdown]
-# The same from the command line, where empty cells of targets are missing:
+# The command line does the same, and takes empty cells of targets as missing:
 # `gpflow-cool impute wine.csv --targets hue,proline --out completed.csv`.

@@ -23,39 +23,62 @@ HEADER = (
     "predict, s",
     "memory, MB",
     "RMSE",
-    "NLPD a task",
+    "NLPD per task",
     "parameters",
     "failures",
     "threads",
 )
 INTRODUCTION = """# Beside other packages
 
-Written by `python -m benchmarks.peers --page docs/benchmarks.md` from the results of
-`python -m benchmarks.peers --data FOLDER`; do not edit it by hand. {note}
+This page is written by `python -m benchmarks.peers --page docs/benchmarks.md`; do not edit it by
+hand. The results come from `python -m benchmarks.peers --data FOLDER`, where the folder holds
+Mulan's ARFF files. Without `--data` the environment variable `GPFLOW_COOL_DATA` names the folder.
+
+{note}
 
 Machine: {machine}. Versions: {versions}.
 
-Each fit has a process of its own. One and two threads are tried on the first split, unless it fails
-with two, and the better counts in each column of seconds. Cold: building, tracing and training in a
-fresh process, after the import. Warm: the same again in that process (the cold time again if that
-was above 20 seconds). Predict: mean and T x T covariance, noise included, at each of 1000 rows, the
-fastest of up to six calls within 20 seconds. Memory: the peak of the cold fit above the import, or
-until it was stopped, with the threads of the better warm fit. RMSE and joint NLPD (a row's targets
-jointly, a task): 20% of the rows held out, everything standardised with the rest, mean over splits;
-bars compare the splits that both have. Synthetic problems: one draw, 200 new rows; with more than
-400 rows only fits are measured. A fit above the time limit is a failure.
+How it is measured:
 
-Ours: `cool-hierarchical` is `CoolMTGP` as it comes; `cool-averaged` averages it over 8 orders of
-the tasks, as `CoolMTGPRegressor` and the command line do by default, which is part of its time.
+* Each fit runs in its own process. On the first split one and two threads are tried, unless the
+  method fails with two. The better number counts in each column of seconds; `threads` lists it for
+  cold fit, warm fit and prediction.
+* Cold fit: building, tracing and training in a fresh process, after the import. Warm fit: the same
+  again in that process. A cold fit of more than 20 seconds is not repeated, and counts as the warm
+  fit too.
+* Predict: mean and T x T covariance, noise included, at each of 1000 rows; the fastest of up to six
+  calls within 20 seconds.
+* Memory: the peak of the cold fit above the import, or until the fit was stopped, with the threads
+  of the better warm fit.
+* RMSE and NLPD per task (the joint negative log density of a row's targets, divided by their
+  number): 20% of the rows are held out, everything is standardised with the other rows, and the
+  mean is over splits.
+* Synthetic problems have one draw and 200 new rows. With more than 400 rows only the fits are
+  measured.
+* A fit that takes longer than the time limit is a failure.
 
-Peers: GPyTorch `MultitaskKernel` (task covariance of full rank, Adam at 0.1 as its tutorial, 50 or
-200 steps) with a diagonal task noise (`iid`) and a full one (`full`); BoTorch
-`KroneckerMultiTaskGP` with its own kernel and priors, and (`botorch-full`) with everybody's kernel
-and full task noise, its other priors kept; GPflow `GPR` with `Coregion` of rank 2 and one noise up
-to N T = 2000; GPflow `SVGP` with `SharedIndependent`, a noise for each task and up to 200 inducing
-points; one GP a task with GPflow and with scikit-learn. All but `botorch` have a squared
-exponential kernel with one lengthscale, or one for each input on `enb-ard`, started at half the
-median distance.
+Ours: `cool-hierarchical` is `CoolMTGP` with its defaults. `cool-averaged` averages it over 8 orders
+of the tasks, as `CoolMTGPRegressor` and the command line do by default; its time includes the
+averaging.
+
+Peers:
+
+* GPyTorch `MultitaskKernel` (task covariance of full rank, 50 or 200 steps of Adam at 0.1, as in
+  its tutorial) with a diagonal task noise (`iid`) and a full one (`full`);
+* BoTorch `KroneckerMultiTaskGP` with its own kernel and priors (`botorch`), and with the kernel of
+  the others and a full task noise, its other priors kept (`botorch-full`);
+* GPflow `GPR` with `Coregion` of rank 2 and one noise variance, up to N T = 2000;
+* GPflow `SVGP` with `SharedIndependent`, a noise variance per task and up to 200 inducing points;
+* one GP per task, with GPflow and with scikit-learn.
+
+All but `botorch` have a squared exponential kernel with one lengthscale, or with one per input on
+`enb-ard`. It starts at half the median distance between rows.
+"""
+BARS = """\
+Each bar compares ours with the best peer, which is named in brackets. Times and memory: the peer's
+divided by ours. Scores: ours less the peer's, over the splits that both have. "Costs at most"
+compares ours on two problems.
+
 """
 
 
@@ -95,12 +118,12 @@ def bar_table(found: list[Bar]) -> str:
     text = ", ".join(
         f"{h} of {n} for `{method}`" for h, n, method in zip(held, count, OURS, strict=True)
     )
-    title = f"## What must hold\n\nRatios to the best peer, or of ours to ours. Held: {text}.\n"
+    title = f"## What must hold\n\n{BARS}Held: {text}.\n"
     return f"{title}\n{markdown(('bar', 'problem', *OURS), lines)}"
 
 
 def problem_table(found: Summaries, problem: problems.Problem) -> str:
-    """One line a method; empty if there is none."""
+    """One line per method; empty if there is none."""
     lines = [cells(item) for (where, _), item in found.items() if where == problem.name]
     if not lines:
         return ""
