@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal
 
 from gpflow_cool import CoolMTGP, studies
 from gpflow_cool.datasets import clustered_two_task, low_rank_synthetic, uniform_two_task
-from gpflow_cool.studies import StudyError, methods, paper, partition, results, runner, table, text
+from gpflow_cool.studies import StudyError, methods, paper, partition, records, results, runner, text
 from gpflow_cool.studies.__main__ import main
 
 SEED = 2
@@ -429,7 +429,7 @@ def test_full_disk_keeps_the_rows_before(tmp_path, data, monkeypatch, no_figures
     def train_then_fill(model, steps=None):
         calls.append(model)
         if len(calls) == 2:
-            monkeypatch.setattr(table.os, "fsync", no_space)
+            monkeypatch.setattr(records.os, "fsync", no_space)
         return train(model, steps)
 
     monkeypatch.setattr(methods, "train", train_then_fill)
@@ -498,12 +498,12 @@ def test_results_page_without_results(tmp_path):
 
 @pytest.mark.parametrize("ours, word", [(0.60, None), (0.80, "worse by 0.17"), (0.5, "better by")])
 def test_remark_on_a_difference(ours, word):
-    sentence = studies.remarks.difference("se", "slump", "cool-approximate", ours)
+    sentence = studies.real.difference("se", "slump", "cool-approximate", ours)
     assert (sentence is None) if word is None else (word in sentence)
 
 
 def test_markdown_table_is_aligned():
-    lines = text.markdown_lines(text.Table("", ("set", "RMSE"), [("edm", "0.1"), ("a", "12.25")]))
+    lines = text.markdown_lines(text.TextTable("", ("set", "RMSE"), [("edm", "0.1"), ("a", "12.25")]))
     assert lines == ["| set |  RMSE |", "| --- | ----: |", "| edm |   0.1 |", "| a   | 12.25 |"]
 
 
