@@ -1,5 +1,6 @@
 """Generators against the laws that they draw from; the ARFF reader against SciPy's."""
 
+import os
 from pathlib import Path
 
 import numpy as np

@@ -23,7 +23,7 @@ HEADER = (
     "predict, s",
     "memory, MB",
     "RMSE",
-    "NLPD a task",
+    "NLPD per task",
     "parameters",
     "failures",
     "threads",
@@ -41,9 +41,9 @@ fresh process, after the import. Warm: the same again in that process (the cold 
 was above 20 seconds). Predict: mean and T x T covariance, noise included, at each of 1000 rows, the
 fastest of up to six calls within 20 seconds. Memory: the peak of the cold fit above the import, or
 until it was stopped, with the threads of the better warm fit. RMSE and joint NLPD (a row's targets
-jointly, a task): 20% of the rows held out, everything standardised with the rest, mean over splits;
-bars compare the splits that both have. Synthetic problems: one draw, 200 new rows; with more than
-400 rows only fits are measured. A fit above the time limit is a failure.
+jointly, per task): 20% of the rows held out, everything standardised with the rest, mean over
+splits; bars compare the splits that both have. Synthetic problems: one draw, 200 new rows; with
+more than 400 rows only fits are measured. A fit above the time limit is a failure.
 
 Ours: `cool-hierarchical` is `CoolMTGP` as it comes; `cool-averaged` averages it over 8 orders of
 the tasks, as `CoolMTGPRegressor` and the command line do by default, which is part of its time.
@@ -53,7 +53,7 @@ Peers: GPyTorch `MultitaskKernel` (task covariance of full rank, Adam at 0.1 as 
 `KroneckerMultiTaskGP` with its own kernel and priors, and (`botorch-full`) with everybody's kernel
 and full task noise, its other priors kept; GPflow `GPR` with `Coregion` of rank 2 and one noise up
 to N T = 2000; GPflow `SVGP` with `SharedIndependent`, a noise for each task and up to 200 inducing
-points; one GP a task with GPflow and with scikit-learn. All but `botorch` have a squared
+points; one GP per task with GPflow and with scikit-learn. All but `botorch` have a squared
 exponential kernel with one lengthscale, or one for each input on `enb-ard`, started at half the
 median distance.
 """
@@ -100,7 +100,7 @@ def bar_table(found: list[Bar]) -> str:
 
 
 def problem_table(found: Summaries, problem: problems.Problem) -> str:
-    """One line a method; empty if there is none."""
+    """One line per method; empty if there is none."""
     lines = [cells(item) for (where, _), item in found.items() if where == problem.name]
     if not lines:
         return ""

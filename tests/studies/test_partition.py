@@ -40,7 +40,7 @@ def test_error_says_where_the_files_come_from_and_what_the_folder_holds(
 
 def test_named_sets_of_the_study_of_orders_need_a_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("GPFLOW_COOL_DATA", raising=False)
-    with pytest.raises(StudyError, match="needs the Mulan regression sets"):
+    with pytest.raises(StudyError, match="This needs the Mulan regression sets"):
         studies.run("permutation", out=tmp_path, sets="synthetic,slump")
 
 
