@@ -1,8 +1,8 @@
 """
 Many rows: what a fit through inducing points costs, beside one pass over the kernel.
 
-    python benchmarks/large.py scm20d --folder FOLDER
-    python benchmarks/large.py peers --folder FOLDER
+    python benchmarks/large.py scm20d --data FOLDER
+    python benchmarks/large.py peers --data FOLDER
     python benchmarks/large.py rows --sizes 100000 1000000
     python benchmarks/large.py estimate
 
@@ -32,6 +32,7 @@ from gpflow_cool import SparseCoolMTGP, choose_inducing_points
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.datasets import load_mulan
 from gpflow_cool.metrics import arrmse, joint_nlpd
+from gpflow_cool.studies.partition import needed_folder
 
 SE = gpflow.kernels.SquaredExponential
 
@@ -290,7 +291,8 @@ def main():
     parser.add_argument(
         "what", nargs="?", choices=["scm20d", "peers", "rows", "estimate"], default="rows"
     )
-    parser.add_argument("--folder", help="with Mulan's ARFF files")
+    help_data = "folder with scm20d.arff; else $GPFLOW_COOL_DATA"
+    parser.add_argument("--data", "--folder", help=help_data)
     parser.add_argument("--inducing", "--points", type=int)
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 100_000])
     parser.add_argument("--rows", type=int, help="peers: train on the first rows only")
@@ -301,11 +303,11 @@ def main():
     parser.add_argument("--rate", type=float, default=0.01, help="a peer's Adam")
     arguments = parser.parse_args()
     if arguments.what == "scm20d":
-        scm20d(arguments.folder, arguments.inducing or 300)
+        scm20d(needed_folder(arguments.data), arguments.inducing or 300)
     elif arguments.what == "peers":
         names = ("limit", "threads", "batch", "latents", "rate")
         options = {name: getattr(arguments, name) for name in names}
-        peers(arguments.folder, arguments.inducing or 300, arguments.rows, **options)
+        peers(needed_folder(arguments.data), arguments.inducing or 300, arguments.rows, **options)
     elif arguments.what == "estimate":
         estimate(arguments.inducing or 200)
     else:

@@ -3,7 +3,7 @@ What missing targets cost and lose: `python benchmarks/missing.py`.
 
 * Solving with the covariance of the observed targets: conjugate gradients against the Cholesky
   factorisation, both in one run, and the memory that training needs.
-* With `--mulan FOLDER`: test error on real tables with 40% of the training targets removed.
+* With `--data FOLDER`: test error on real tables with 40% of the training targets removed.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gpflow
@@ -22,6 +23,7 @@ import tensorflow as tf
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan
 from gpflow_cool.joint.observed import solve
+from gpflow_cool.studies.partition import needed_folder
 from gpflow_cool.training.monte_carlo_em import DRAWS
 
 MISSING = 0.4
@@ -121,7 +123,7 @@ def root_mean_square(errors: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def one_split(name: str, folder: str, seed: int) -> dict[str, float]:
+def one_split(name: str, folder: Path, seed: int) -> dict[str, float]:
     """Test errors, in standard deviations of the observed training targets."""
     data = load_mulan(name, folder=folder)
     rng = np.random.default_rng(seed)
@@ -162,7 +164,7 @@ def one_split(name: str, folder: str, seed: int) -> dict[str, float]:
     }
 
 
-def real_tables(folder: str, num_splits: int) -> None:
+def real_tables(folder: Path, num_splits: int) -> None:
     for name in ("andro", "slump", "atp1d"):
         splits = [one_split(name, folder, seed) for seed in range(num_splits)]
         mean = {key: np.nanmean([split[key] for split in splits]) for key in splits[0]}
@@ -174,13 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--memory", nargs=2, type=int, help="N T: measure memory only")
-    parser.add_argument("--mulan", help="folder of the Mulan tables: measure errors only")
+    parser.add_argument("--data", "--mulan", help="folder of the Mulan tables: measure errors only")
     parser.add_argument("--splits", type=int, default=5)
     options = parser.parse_args()
     if options.memory:
         peak_memory(*options.memory)
-    elif options.mulan:
-        real_tables(options.mulan, options.splits)
+    elif options.data:
+        real_tables(needed_folder(options.data), options.splits)
     else:
         N, T = (300, 8) if options.quick else (1000, 16)
         compare_solves(N, T)

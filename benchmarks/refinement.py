@@ -2,9 +2,9 @@
 Does it help to refine CoolMTGP by the exact evidence? `python benchmarks/refinement.py [--quick]`.
 
 Cool-MTGP learns 2 T numbers for its tasks, the exact model T (T + 1). On real sets (the Mulan
-files, if `--data` has them) and on the paper's synthetic data this prints what happens to the exact
-evidence, which refinement raises, and to held-out rows, which it need not help. The figures in
-docs/exact.md are from here.
+files, if `--data` or GPFLOW_COOL_DATA names their folder) and on the paper's synthetic data this
+prints what happens to the exact evidence, which refinement raises, and to held-out rows, which it
+need not help. The figures in docs/exact.md are from here.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan, low_rank_synthetic
 from gpflow_cool.metrics import joint_nlpd, mean_rmse
 from gpflow_cool.models.in_memory import JointGPModel
+from gpflow_cool.studies.partition import data_folder
 
 SETS = ("edm", "slump", "andro", "enb", "atp1d")
 MAX_ROWS = 250  # of enb
-DATA = Path(__file__).parents[2] / "shared" / "data" / "mulan"
 
 
 class Split(NamedTuple):
@@ -60,7 +60,7 @@ def squared_exponential(num_inputs: int) -> gpflow.kernels.Kernel:
 
 
 def score(model: JointGPModel, split: Split) -> list[float]:
-    """Exact evidence, held-out joint NLPD a task, held-out RMSE."""
+    """Exact evidence, held-out joint NLPD per task, held-out RMSE."""
     mean, cov = (part.numpy() for part in model.predict_y(split.Xnew, full_output_cov=True))
     nlpd = joint_nlpd(split.Ynew, mean, cov) / split.Y.shape[1]
     return [float(model.log_marginal_likelihood()), nlpd, mean_rmse(split.Ynew, mean)]
@@ -107,7 +107,7 @@ def study_real(name: str, folder: Path, num_splits: int) -> None:
             scores.setdefault(label, []).append([*score(model, split), seconds])
     (N, D), T = split.X.shape, split.Y.shape[1]
     print(f"\n{name}: {N} rows, {D} inputs, {T} tasks, {num_splits} splits", flush=True)
-    print("| model | evidence | NLPD a task | (minus Cool's) | RMSE | seconds |")
+    print("| model | evidence | NLPD per task | (minus Cool's) | RMSE | seconds |")
     print("|---|---|---|---|---|---|")
     base = np.array(scores["Cool"])
     for label, values in scores.items():
@@ -167,14 +167,15 @@ def study_synthetic(rank: int, num_draws: int, num_tasks: int = 15, num_rows: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two small sets, one split, one draw")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the Mulan files")
+    parser.add_argument("--data", help="folder of the Mulan files; else $GPFLOW_COOL_DATA")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="The standard deviations of the targets differ")
-    if arguments.data.is_dir():
-        for name in SETS[:2] if arguments.quick else SETS:
-            study_real(name, arguments.data, 1 if arguments.quick else 3)
+    folder = data_folder(arguments.data)
+    if folder is None:
+        print("Real sets are left out: name their folder with --data or GPFLOW_COOL_DATA.")
     else:
-        print(f"{arguments.data} is no folder: real sets are left out, see --data.")
+        for name in SETS[:2] if arguments.quick else SETS:
+            study_real(name, folder, 1 if arguments.quick else 3)
     for rank in (5,) if arguments.quick else (5, 10, 15):
         study_synthetic(rank, 1 if arguments.quick else 5)
 

@@ -22,8 +22,8 @@ saving/     folder  modules  models
 models/     base  in_memory  exact  cool  sparse  competitors  __init__
 table/      costs  columns  files  choices  estimator  evaluation  summary  report
 loading
-studies/    table  text  paper  figures  methods  partition  runner
-            synthetic  permutation  variance  real  runtime  remarks  results  __init__  __main__
+studies/    records  text  paper  figures  methods  partition  runner
+            synthetic  permutation  variance  real  runtime  results  __init__  __main__
 cli/        console  demo  commands
 __main__
 """

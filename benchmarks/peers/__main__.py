@@ -38,7 +38,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--methods", help="names with commas between them, default: all")
     parser.add_argument("--splits", type=int, default=10, help="of real problems, default: 10")
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="default: 2 1")
-    parser.add_argument("--limit", type=int, default=300, help="seconds a fit, default: 300")
+    parser.add_argument("--limit", type=int, default=300, help="seconds per fit, default: 300")
     parser.add_argument("--force", action="store_true", help="do again what is there")
     parser.add_argument("--out", default="benchmark_output/peers.json", help="file of results")
     parser.add_argument("--page", help="write this page and its picture, run nothing")
@@ -57,7 +57,9 @@ def main() -> None:
     folder = data_folder(said.data)
     tables = problems.ALL if folder else tuple(p for p in problems.ALL if p.table is None)
     if not folder and not said.smoke:
-        print("Left out, since no --data names the Mulan tables: the real problems")
+        print(
+            "Left out, since neither --data nor GPFLOW_COOL_DATA names their folder: real problems"
+        )
     run(
         results,
         chosen(said.problems, problems.BY_NAME, problems.SMOKE if said.smoke else tables),

@@ -113,7 +113,7 @@ SCORES = (
 
 
 def quality_bars(found: Summaries, method: str) -> list[Bar]:
-    """Joint NLPD a task and RMSE beside the best peer."""
+    """Joint NLPD per task and RMSE beside the best peer."""
     lines: list[Bar] = []
     for problem in problems.REAL:
         mine, rivals = ours(found, problem.name, method), peers(found, problem.name, "nlpd")

@@ -72,7 +72,9 @@ def load(problem: Problem, split: int, folder: str | None) -> Partition:
     if problem.table is None:
         return synthetic(problem.N, problem.T, split)
     if folder is None:
-        raise FileNotFoundError(f"{problem.name} needs the folder of the Mulan tables: --data")
+        raise FileNotFoundError(
+            f"{problem.name} needs the folder of the Mulan tables: name it with --data"
+        )
     data = load_mulan(problem.table, folder=Path(folder))
     return partition(data.X[: problem.N], data.Y[: problem.N], SEED, split)
 

@@ -184,7 +184,7 @@ def status(code: int, stderr: str) -> str:
 
 
 def scores(part: Partition, predictions: Path) -> Row:
-    """RMSE, and negative log density of a row's targets, jointly, a task."""
+    """RMSE, and joint negative log density of a row's targets, divided by the number of tasks."""
     with np.load(predictions) as file:
         mean, cov = file["mean"], file["cov"]
     try:

@@ -8,7 +8,7 @@ from .fitted import Fitted, Lengthscale, Moments, diagonal
 
 
 def independent(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
-    """One `GaussianProcessRegressor` a task."""
+    """One `GaussianProcessRegressor` per task."""
     models = []
     for y in Y.T:
         kernel = ConstantKernel() * RBF(lengthscale) + WhiteKernel(0.1)

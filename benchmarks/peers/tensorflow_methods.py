@@ -132,7 +132,7 @@ def coregionalization(
 
 
 def independent(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:
-    """One GPflow `GPR` a task."""
+    """One GPflow `GPR` per task."""
     models = [
         gpflow.models.GPR((X, y[:, None]), kernel(lengthscale), noise_variance=0.1) for y in Y.T
     ]

@@ -8,25 +8,17 @@ again, then prints tables with the paper's numbers beside ours and draws its fig
 >>> result = run("variance", quick=True, out="study_output")  # doctest: +SKIP
 """
 
-import inspect
 from os import PathLike
 from typing import Any
 
-from . import permutation, real, runtime, synthetic, variance
-from .runner import DEFAULT_OUT, Study, StudyResult
-from .table import StudyError
+from .records import StudyError
+from .results import ALL
+from .runner import DEFAULT_OUT, Request, Study, StudyResult, run_study
 
 __all__ = ["DEFAULT_OUT", "STUDIES", "Study", "StudyError", "StudyResult", "run"]
 
-MODULES: dict[str, Any] = {
-    "synthetic": synthetic,
-    "permutation": permutation,
-    "variance": variance,
-    "real": real,
-    "runtime": runtime,
-}
-
-STUDIES = tuple(MODULES)
+BY_NAME = {study.name: study for study in ALL}
+STUDIES = tuple(BY_NAME)
 
 
 def run(
@@ -39,20 +31,22 @@ def run(
     **options: Any,
 ) -> StudyResult:
     """
-    Run a study, or go on with it.
+    Run a study, or continue one that was interrupted.
 
     :param name: One of `STUDIES`.
     :param quick: Small sizes, under a minute: shows how it works, not what the paper found.
     :param out: Folder for the CSV file and the figures.
     :param seed: Seed of all draws and splits.
-    :param data: Folder with the Mulan ARFF files; else the environment variable GPFLOW_COOL_DATA,
-        else ../shared/data/mulan.
-    :param options: Passed on to the study's own `run`, for example `sets=["andro"]` for "real".
-    :raises StudyError: What a user can mend; what was computed before is kept.
+    :param data: Folder with the Mulan ARFF files; None for the one that the environment variable
+        GPFLOW_COOL_DATA names.
+    :param options: The study's own options, for example `sets=["andro"]` for "real": those that
+        `python -m gpflow_cool.studies NAME --help` lists.
+    :raises StudyError: If the user can correct the cause; what was computed before is kept.
     """
-    if name not in MODULES:
+    if name not in BY_NAME:
         raise StudyError(f"{name!r} is no study. Choose one of {', '.join(STUDIES)}.")
-    known = [option for option in option_names(name) if option != "quick"]
+    study = BY_NAME[name]
+    known = ["out", "seed", "data", *study.options]
     unknown = [option for option in options if option not in known]
     if unknown:
         raise StudyError(
@@ -60,10 +54,4 @@ def run(
         )
     if seed < 0:
         raise StudyError(f"seed={seed} must be a whole number of at least 0.")
-    result: StudyResult = MODULES[name].run(quick=quick, out=out, seed=seed, data=data, **options)
-    return result
-
-
-def option_names(name: str) -> list[str]:
-    """The options that a study takes."""
-    return list(inspect.signature(MODULES[name].run).parameters)
+    return run_study(study, study.plan(Request(quick, seed, data, **options)), out, quick)

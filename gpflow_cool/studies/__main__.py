@@ -2,23 +2,21 @@
 
 import argparse
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..studies import STUDIES, StudyError, option_names, run
+from ..studies import DEFAULT_OUT, StudyError, run
 from . import results
-from .runner import DEFAULT_OUT
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sets": {"help": "data sets, with commas between them"},
     "methods": {"help": "methods, with commas between them"},
     "kernels": {"help": "linear, se, or both with a comma"},
-    "draws": {"type": int, "help": "number of draws"},
-    "splits": {"type": int, "help": "number of random partitions"},
-    "repeats": {"type": int, "help": "number of repetitions"},
+    "draws": {"type": int, "help": "number of draws of the data"},
+    "splits": {"type": int, "help": "number of random partitions, or draws"},
+    "repeats": {"type": int, "help": "number of random choices of rows for each size"},
     "sizes": {"type": int, "nargs": "+", "help": "numbers of training rows"},
-    "max_rows": {"type": int, "help": "first rows to keep of every set"},
+    "max_rows": {"type": int, "help": "first rows to keep of every set (else 400 of large ones)"},
     "steps": {"type": int, "help": "most L-BFGS steps of the methods with many parameters"},
 }
 
@@ -42,20 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """A subcommand for each study, with the options that it has, and one for the report."""
+    """One subcommand per study, with its options, and one for the page of results."""
     found = argparse.ArgumentParser(prog="python -m gpflow_cool.studies", description=__doc__)
     commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name in STUDIES:
-        about = import_module(f"gpflow_cool.studies.{name}").__doc__ or ""
-        command = commands.add_parser(name, help=about.strip().splitlines()[0])
+    for study in results.ALL:
+        command = commands.add_parser(study.name, help=study.summary)
         command.add_argument("--quick", action="store_true", help="small sizes, under a minute")
         command.add_argument("--out", default=DEFAULT_OUT, help="folder for results (%(default)s)")
         command.add_argument("--seed", type=int, default=0, help="seed of all draws (%(default)s)")
-        command.add_argument("--data", help="folder with the ARFF files")
-        for option in option_names(name):
-            if option in OPTIONS:
-                flag = f"--{option.replace('_', '-')}"
-                command.add_argument(flag, default=argparse.SUPPRESS, **OPTIONS[option])
+        command.add_argument("--data", help="folder with the ARFF files (else $GPFLOW_COOL_DATA)")
+        for option in study.options:
+            flag = f"--{option.replace('_', '-')}"
+            command.add_argument(flag, default=argparse.SUPPRESS, **OPTIONS[option])
     report = commands.add_parser("results", help="write a page from the results of the studies")
     report.add_argument("--from", dest="folder", type=Path, default=Path(DEFAULT_OUT))
     report.add_argument("--to", dest="page", type=Path, default=Path("docs/results.md"))

@@ -1,8 +1,8 @@
 """The models that studies compare, behind one interface, and how their predictions are scored."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -12,28 +12,23 @@ from gpflow.kernels import Kernel
 from ..chain.starting import half_median_distance
 from ..metrics import arrmse, joint_nlpd, mean_rmse
 from ..models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP
-from .table import StudyError
+from .records import StudyError
 
-NAMES = {
-    "truth": "Ground truth",
-    "independent": "Indep. GPs",
-    "std-mt": "Std-MT",
-    "sigma-mt": "Σ-MT",
-    "conv-mt": "Conv-MT",
-    "cool-approximate": "~Cool-MT",
-    "cool-hierarchical": "HCool-MT",
+NAMES_AND_COLORS = {
+    "truth": ("Ground truth", "0.35"),
+    "independent": ("Indep. GPs", "C7"),
+    "std-mt": ("Std-MT", "C1"),
+    "sigma-mt": ("Σ-MT", "C3"),
+    "conv-mt": ("Conv-MT", "C2"),
+    "cool-approximate": ("~Cool-MT", "C9"),
+    "cool-hierarchical": ("HCool-MT", "C0"),
 }
-"""The methods, with the names that the paper gives them."""
+NAMES = {method: name for method, (name, _) in NAMES_AND_COLORS.items()}
+"""The methods, with the names that the paper gives them, in the order of its figures."""
+COLORS = {method: color for method, (_, color) in NAMES_AND_COLORS.items()}
 
-COLORS = {
-    "truth": "0.35",
-    "independent": "C7",
-    "std-mt": "C1",
-    "sigma-mt": "C3",
-    "conv-mt": "C2",
-    "cool-approximate": "C9",
-    "cool-hierarchical": "C0",
-}
+Names = Sequence[str] | str | None
+"""Names that a user chooses, or one text with commas between them; None for the default."""
 
 COOL = ("cool-hierarchical", "cool-approximate")
 
@@ -41,20 +36,21 @@ STEPS = {"std-mt": 200, "sigma-mt": 200, "conv-mt": 100}
 """At most so many L-BFGS steps for the methods that learn many parameters; the others converge."""
 
 
-class Scores(NamedTuple):
-    """How well held-out rows are predicted."""
+def step_limit(
+    method: str, steps: int | None, defaults: Mapping[str, int] = STEPS
+) -> dict[str, int | None]:
+    """
+    The effort of a method: at most so many L-BFGS steps, None for a method that converges.
 
-    rmse: float
-    """Mean over tasks."""
-    arrmse: float
-    joint_nlpd: float
-    """Mean over rows, joint over the tasks of a row."""
+    :param steps: What the user asks for; None for the method's default.
+    """
+    return {"steps": (steps or defaults[method]) if method in defaults else None}
 
 
 def make_kernel(name: str, X: AnyNDArray) -> Kernel:
     """
-    A kernel that starts where its inputs suggest: a squared exponential with half the median
-    distance for its lengthscale, a linear one whose diagonal is one on average.
+    A kernel whose parameters start at values that suit the inputs: a squared exponential with half
+    the median distance for its lengthscale, or a linear one whose diagonal is one on average.
 
     :param name: "se" or "linear".
     """
@@ -85,10 +81,10 @@ def build(
 
 def train(model: Any, steps: int | None = None) -> float:
     """
-    Train a model without a sound; the seconds that it took.
+    Train a model without printing anything; return the seconds that it took.
 
     :param steps: At most so many steps; the model's own limit if None.
-    :raises KeyboardInterrupt: If the user ended training: a model trained by half is no result.
+    :raises KeyboardInterrupt: If the user ended training: a half-trained model is not a result.
     """
     started = time.perf_counter()
     options = {} if steps is None else {"steps": steps}
@@ -109,24 +105,26 @@ def moments(model: Any, Xnew: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
 def scores(
     mean: AnyNDArray, cov: AnyNDArray, Y_test: AnyNDArray, Y_train: AnyNDArray
 ) -> dict[str, float]:
-    """:class:`Scores` of predictions, by name."""
-    return Scores(
-        mean_rmse(Y_test, mean), arrmse(Y_test, mean, Y_train), joint_nlpd(Y_test, mean, cov)
-    )._asdict()
+    """How well held-out rows are predicted: means over tasks, and the joint density of a row."""
+    return {
+        "rmse": mean_rmse(Y_test, mean),
+        "arrmse": arrmse(Y_test, mean, Y_train),
+        "joint_nlpd": joint_nlpd(Y_test, mean, cov),
+    }
 
 
 def choose(
-    what: str, chosen: Sequence[str] | str | None, known: Iterable[str], default: Iterable[str]
+    what: str, chosen: Names, known: Iterable[str], default: Iterable[str] | None = None
 ) -> list[str]:
     """
     What the user has chosen, checked, or the default.
 
     :param what: Name of the option, for the error.
-    :param chosen: Names, or one text with commas between them.
+    :param default: All that are known if None.
     """
     known = list(known)
     if chosen is None:
-        return list(default)
+        return known if default is None else list(default)
     names = chosen.split(",") if isinstance(chosen, str) else list(chosen)
     names = [name.strip() for name in names if name.strip()]
     bad = [name for name in names if name not in known]
@@ -136,9 +134,5 @@ def choose(
 
 
 def frobenius_distance(A: AnyNDArray, B: AnyNDArray) -> float:
-    r"""
-    How far A is from B.
-
-    .. math:: \|A - B\|_F / \|B\|_F
-    """
+    r"""The relative distance of A from B, :math:`\|A - B\|_F / \|B\|_F`."""
     return float(np.linalg.norm(A - B) / np.linalg.norm(B))

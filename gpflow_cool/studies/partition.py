@@ -11,19 +11,22 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 
 from ..datasets import MulanData, load_mulan
-from .methods import choose
+from .methods import Names, choose
 from .paper import DATA_SETS
-from .table import StudyError
+from .records import StudyError
 
 VARIABLE = "GPFLOW_COOL_DATA"
-NEIGHBOUR = Path("../shared/data/mulan")
+
+FILES = (
+    f"The folder should hold one ARFF file per set: {', '.join(f'{n}.arff' for n in DATA_SETS)}."
+)
 
 LARGE = 1000
-"""Sets with more rows than this are cut."""
+"""Sets with more rows than this are shortened."""
 
 FIRST_ROWS = 400
-"""To so many of their first rows: with these the paper's numbers come back, with the 1000 that it
-tells of they do not."""
+"""Large sets keep so many of their first rows. This reproduces the paper's numbers; the 1000 rows
+that its text mentions do not."""
 
 
 class Partition(NamedTuple):
@@ -39,15 +42,16 @@ def data_folder(data: str | PathLike[str] | None) -> Path | None:
     """
     The folder with the ARFF files.
 
-    :param data: What the user says; else the environment variable GPFLOW_COOL_DATA counts, else
-        ../shared/data/mulan if that is there, else there is none.
+    :param data: The folder; None for the one that the environment variable GPFLOW_COOL_DATA names.
+        If that is not set either, there is none.
     """
-    said = data if data is not None else os.environ.get(VARIABLE) or None
-    if said is not None:
-        if not Path(said).is_dir():
-            raise StudyError(f"The data folder {said} is not a folder: check the path.")
-        return Path(said)
-    return NEIGHBOUR if NEIGHBOUR.is_dir() else None
+    named = data if data is not None else os.environ.get(VARIABLE) or None
+    if named is not None and not Path(named).is_dir():
+        raise StudyError(
+            f"The data folder {named} is not a folder: check --data, or the environment variable"
+            f" {VARIABLE}. {FILES}"
+        )
+    return None if named is None else Path(named)
 
 
 def needed_folder(data: str | PathLike[str] | None) -> Path:
@@ -55,28 +59,34 @@ def needed_folder(data: str | PathLike[str] | None) -> Path:
     folder = data_folder(data)
     if folder is None:
         raise StudyError(
-            "This study needs the Mulan regression sets (andro.arff, ...), which are no part of the"
-            " package: get them from the Mulan project or OpenML, and name their folder with"
-            f" --data FOLDER or the environment variable {VARIABLE}."
+            "This needs the Mulan regression sets, which are no part of the package: get them"
+            " from the Mulan project or OpenML, and name their folder with --data FOLDER or the"
+            f" environment variable {VARIABLE}. {FILES}"
         )
     return folder
 
 
 def load_sets(
-    sets: Sequence[str] | str | None, folder: Path, max_rows: int | None = None
+    sets: Names,
+    folder: Path,
+    max_rows: int | None = None,
+    preferred: Sequence[str] = (),
 ) -> dict[str, MulanData]:
     """
     The chosen sets, checked, before any work is done.
 
     :param sets: Names; None for all ten, where those that are not there are named and left out.
     :param max_rows: Keep so many first rows of every set; None for `FIRST_ROWS` of a large one.
+    :param preferred: Taken instead of all ten, as far as they are there.
     """
-    names = choose("sets", sets, DATA_SETS, DATA_SETS)
+    if preferred:
+        sets = sets or [name for name in preferred if (folder / f"{name}.arff").is_file()] or None
+    names = choose("sets", sets, DATA_SETS)
     missing = [name for name in names if not (folder / f"{name}.arff").is_file()]
     if sets is not None and missing:
         raise StudyError(f"{', '.join(missing)}: no such .arff file in {folder}.")
     if len(missing) == len(names):
-        raise StudyError(f"None of the ten sets is in {folder}: check --data.")
+        raise StudyError(f"None of the ten sets is in {folder}: check --data. {FILES}")
     if missing:
         print(f"Left out, since not in {folder}: {', '.join(missing)}")
     return {name: load_set(name, folder, max_rows) for name in names if name not in missing}
@@ -122,7 +132,7 @@ def standardised(X: AnyNDArray, Y: AnyNDArray, X_test: AnyNDArray, Y_test: AnyND
     X, X_test = X[:, varies], X_test[:, varies]
     X_mean, X_scale = X.mean(axis=0), X.std(axis=0)
     Y_mean, Y_scale = Y.mean(axis=0), Y.std(axis=0)
-    Y_scale = np.where(Y_scale > 0, Y_scale, 1.0)
+    Y_scale[Y_scale == 0] = 1.0
     return Partition(
         (X - X_mean) / X_scale,
         (Y - Y_mean) / Y_scale,
@@ -132,5 +142,5 @@ def standardised(X: AnyNDArray, Y: AnyNDArray, X_test: AnyNDArray, Y_test: AnyND
 
 
 def row_limit(max_rows: Any) -> Any:
-    """How the limit of rows stands in the file of results."""
+    """The limit of rows, as the file of results shows it."""
     return f"{FIRST_ROWS} of >{LARGE}" if max_rows is None else max_rows

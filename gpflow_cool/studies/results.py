@@ -4,18 +4,14 @@ import os
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from . import permutation, real, runtime, synthetic, variance
-from .remarks import REMARKS
+from .records import OK, Columns, Rows, StudyError, read_rows, select, texts, to_text
 from .runner import Study
-from .table import Layout, Row, StudyError, read_rows, select, to_text
 from .text import check_lines
 
-STUDIES: tuple[Study, ...] = tuple(
-    module.STUDY for module in (synthetic, permutation, variance, real, runtime)
-)
+ALL = (synthetic.STUDY, permutation.STUDY, variance.STUDY, real.STUDY, runtime.STUDY)
 COMMAND = "python -m gpflow_cool.studies"
 
 
@@ -27,14 +23,14 @@ def write(folder: Path, page: Path, note: str = "") -> Path:
     :param page: The Markdown file; figures go to `images/` in its folder.
     :param note: A sentence on the circumstances, for instance who else used the machine.
     """
-    done = [study for study in STUDIES if (folder / f"{study.name}.csv").is_file()]
+    done = [study for study in ALL if (folder / f"{study.name}.csv").is_file()]
     if not done:
-        names = ", ".join(f"{study.name}.csv" for study in STUDIES)
+        names = ", ".join(f"{study.name}.csv" for study in ALL)
         raise StudyError(f"{folder} holds none of {names}: run a study first, or name its --out.")
-    parts = [head(folder, note)]
+    parts = [head(note)]
     try:
         (page.parent / "images").mkdir(parents=True, exist_ok=True)
-        for study in STUDIES:
+        for study in ALL:
             parts.append(section(study, folder, page.parent) if study in done else absent(study))
         page.write_text("\n".join(parts), encoding="utf-8")
     except OSError as error:
@@ -42,20 +38,16 @@ def write(folder: Path, page: Path, note: str = "") -> Path:
     return page
 
 
-def head(folder: Path, note: str) -> str:
+def head(note: str) -> str:
     """Where the numbers come from."""
     machine = f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}"
-    lines = [
-        "# Results",
-        "",
-        "The paper's experiments, run again with this package: our numbers beside those that the",
-        f"paper prints. This page is written by `{COMMAND} results --from DIR` from",
-        "the files that the studies leave; do not edit it by hand.",
-        "",
-        f"Machine: {machine}. {note}".rstrip(),
-        "",
-    ]
-    return "\n".join(lines)
+    return (
+        "# Results\n\n"
+        "The paper's experiments, run again with this package: our numbers beside those that the\n"
+        f"paper prints. This page is written by `{COMMAND} results --from DIR` from\n"
+        "the files that the studies leave; do not edit it by hand.\n\n"
+        f"{f'Machine: {machine}. {note}'.rstrip()}\n"
+    )
 
 
 def absent(study: Study) -> str:
@@ -65,9 +57,9 @@ def absent(study: Study) -> str:
 
 def section(study: Study, folder: Path, docs: Path) -> str:
     """A study's settings, tables, figures, verdicts and remarks."""
-    everything = read_rows(folder / f"{study.name}.csv", study.layout)
-    settings = main_settings(everything, study.layout)
-    rows = select(everything, study.layout, settings)
+    everything = read_rows(folder / f"{study.name}.csv", study.columns)
+    settings = main_settings(everything, study.columns)
+    rows = select(everything, study.columns, settings)
     if not rows:
         return absent(study)
     shown = ", ".join(f"{name} {to_text(value)}" for name, value in settings.items())
@@ -78,20 +70,19 @@ def section(study: Study, folder: Path, docs: Path) -> str:
     checks = check_lines(study.checks(rows))
     if checks:
         lines += ["What must hold:", "", *(f"* {line}" for line in checks), ""]
-    remarks = REMARKS[study.name](rows)
+    remarks = study.remarks(rows)
     lines += ["Beside the paper:", "", *(f"* {remark}" for remark in remarks), ""]
-    failed = sum(row["status"] != "ok" for row in everything)
+    failed = sum(row["status"] != OK for row in everything)
     if failed:
         lines += [f"{failed} runs failed and are left out; the CSV file says why.", ""]
     return "\n".join(lines)
 
 
-def main_settings(rows: Sequence[Row], layout: Layout) -> dict[str, object]:
+def main_settings(rows: Rows, columns: Columns) -> dict[str, object]:
     """The settings that most rows have."""
-    counts = Counter(tuple(to_text(row[name]) for name in layout.settings) for row in rows)
-    if not counts:
-        return {}
-    return dict(zip(layout.settings, counts.most_common(1)[0][0], strict=True))
+    names = columns.settings
+    counts = Counter(texts(row, names) for row in rows)
+    return {k: v for words, _ in counts.most_common(1) for k, v in zip(names, words, strict=True)}
 
 
 def figure_lines(study: Study, folder: Path, docs: Path) -> list[str]:

@@ -1,6 +1,4 @@
-"""
-How every study runs: units of work, an estimate, a progress bar, then tables, figures and checks.
-"""
+"""How every study runs: its units of work with a progress bar, then tables, checks and figures."""
 
 import gc
 import sys
@@ -8,24 +6,25 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
+from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from .table import OK, Layout, Row, RunTable, StudyError, to_text
-from .text import Check, Table, check_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..table.costs import duration
+from .methods import Names
+from .records import OK, Columns, Row, Rows, RunTable, StudyError, select, texts, to_text
+from .text import Check, TextTable, check_lines
 
 DEFAULT_OUT = "study_output"
 DPI = 150
 FAILURES = (ValueError, ArithmeticError, RuntimeError, MemoryError, tf.errors.OpError)
-"""What a method may raise on data that are too much for it; LinAlgError is a ValueError."""
+"""What a method may raise on data that it cannot handle; LinAlgError is a ValueError."""
 
 COLLECT_AFTER = 2.0
 """Seconds of a unit after which garbage is collected, which takes some tenths of a second."""
@@ -45,10 +44,11 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Unit:
-    """The smallest piece of work that is kept."""
+    """The smallest piece of work whose result is kept."""
 
     identity: Mapping[str, Any]
-    work: Callable[[], Outcome]
+    work: Callable[..., Outcome]
+    """Called with the identity and the effort as named arguments."""
     guess: float
     """How many seconds it may take on two cores."""
     effort: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Unit:
 
 
 class ArrayStore:
-    """Arrays that figures need, one npz file a unit."""
+    """Arrays that figures need, one npz file per unit."""
 
     def __init__(self, folder: Path, prefix: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.prefix = folder, prefix
@@ -81,16 +81,52 @@ class ArrayStore:
             return dict(file)
 
 
+class Request(NamedTuple):
+    """What a user asks of a study: None for its default; each study has some of the options."""
+
+    quick: bool
+    """Whether sizes are small, to show how the study works."""
+    seed: int
+    data: str | PathLike[str] | None
+    """Folder with the ARFF files; a study that draws its data ignores it."""
+    sets: Names = None
+    methods: Names = None
+    kernels: Names = None
+    draws: int | None = None
+    splits: int | None = None
+    repeats: int | None = None
+    sizes: Sequence[int] | None = None
+    max_rows: int | None = None
+    steps: int | None = None
+
+
+class Plan(NamedTuple):
+    """What a study has to do."""
+
+    units: Sequence[Unit]
+    settings: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Study:
-    """What there is to know of a study, apart from its units."""
+    """Everything that distinguishes one study from another."""
 
     name: str
     title: str
-    layout: Layout
-    tables: Callable[[Sequence[Row]], list[Table]]
-    checks: Callable[[Sequence[Row]], list[Check]]
-    figures: Callable[[Sequence[Row], ArrayStore], dict[str, "Figure"]]
+    columns: Columns
+    options: tuple[str, ...]
+    """Those fields of a :class:`Request` that the study knows, beside the first three."""
+    plan: Callable[[Request], Plan]
+    tables: Callable[[Rows], list[TextTable]]
+    checks: Callable[[Rows], list[Check]]
+    figures: Callable[[Rows, ArrayStore], dict[str, Figure]]
+    remarks: Callable[[Rows], list[str]]
+    """Sentences that compare our numbers with the paper's."""
+
+    @property
+    def summary(self) -> str:
+        """The first line of its module's docstring."""
+        return (sys.modules[self.plan.__module__].__doc__ or "").strip().splitlines()[0]
 
 
 class StudyResult(NamedTuple):
@@ -98,28 +134,27 @@ class StudyResult(NamedTuple):
 
     rows: list[Row]
     """All rows of these settings, from earlier runs too."""
-    tables: list[Table]
+    tables: list[TextTable]
     checks: list[Check]
     csv: Path
     figures: list[Path]
 
 
-def run_study(
-    study: Study, units: Sequence[Unit], settings: Mapping[str, Any], out: Any, quick: bool
-) -> StudyResult:
+def run_study(study: Study, plan: Plan, out: str | PathLike[str], quick: bool) -> StudyResult:
     """
     Do what is left to do, then print, draw and return everything of these settings.
 
     :param out: The folder for the CSV file and the figures.
     :param quick: Whether the sizes are small: files are then named so.
     """
+    units, settings = plan
     folder = output_folder(out)
     stem = study.name + ("_quick" if quick else "")
-    table = RunTable(folder / f"{stem}.csv", study.layout)
+    table = RunTable(folder / f"{stem}.csv", study.columns)
     store = ArrayStore(folder / "arrays", stem, settings)
     print(f"{study.title}\n({', '.join(f'{k} {to_text(v)}' for k, v in settings.items())})")
     run_units(table, store, units, settings)
-    rows = table.selection(settings)
+    rows = select(table.rows, table.columns, settings)
     tables, checks = study.tables(rows), [] if quick else study.checks(rows)
     print("\n" + "\n\n".join(map(str, tables)))
     if checks:
@@ -130,7 +165,7 @@ def run_study(
     return StudyResult(rows, tables, checks, table.path, figures)
 
 
-def output_folder(out: Any) -> Path:
+def output_folder(out: str | PathLike[str]) -> Path:
     """The folder, made if it is not there, and checked before any work is done."""
     folder = Path(out)
     try:
@@ -156,8 +191,14 @@ def run_units(
         if key not in table or (unit.has_arrays and not store.path(unit.identity).exists())
     ]
     print_estimate(pending, len(units))
-    errors = []
-    with progress_bar([unit for unit, _ in pending]) as bar:
+    errors, total = [], sum(unit.guess for unit, _ in pending)
+    with tqdm(
+        total=total,
+        bar_format="{percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}",
+        mininterval=0.5 if sys.stderr.isatty() else 60.0,
+        disable=not pending,
+        dynamic_ncols=True,
+    ) as bar:
         started, refined = time.perf_counter(), False
         for number, (unit, key) in enumerate(pending):
             bar.set_postfix_str(" ".join(to_text(v) for v in unit.identity.values()))
@@ -169,17 +210,17 @@ def run_units(
             elapsed = time.perf_counter() - started
             if not refined and elapsed > REFINE_AFTER and number + 1 < len(pending):
                 refined = True
-                left = elapsed * (bar.total - bar.n) / bar.n
+                left = elapsed * (total - bar.n) / bar.n
                 tqdm.write(f"At this pace: {duration(left)} more", file=sys.stdout)
     if errors and len(errors) == len(pending):
         raise StudyError(f"Every one of {len(errors)} units failed, the last: {errors[-1]}")
 
 
 def do(unit: Unit, store: ArrayStore) -> Row:
-    """The values of a unit, or why it failed: one failure must not end a night's work."""
+    """The values of a unit, or why it failed: the units after it are still done."""
     started = time.perf_counter()
     try:
-        outcome = unit.work()
+        outcome = unit.work(**unit.identity, **unit.effort)
     except FAILURES as error:
         lines = str(error).strip().splitlines() or [""]
         row: Row = {"status": f"failed: {type(error).__name__}: {lines[0][:200]}"}
@@ -201,38 +242,11 @@ def print_estimate(pending: Sequence[tuple[Unit, Any]], total: int) -> None:
     print(f"{len(pending)} of {total} units to do{there}{takes}", flush=True)
 
 
-def duration(seconds: float) -> str:
-    """
-    A time that one can read.
-
-    >>> duration(12), duration(200), duration(9000)
-    ('12 seconds', '3 minutes', '2.5 hours')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
-
-
-def progress_bar(units: Sequence[Unit]) -> Any:
-    """A bar that weighs units by the time they may take."""
-    return tqdm(
-        total=sum(unit.guess for unit in units),
-        bar_format="{percentage:3.0f}%|{bar}| {elapsed}, {remaining} left{postfix}",
-        mininterval=0.5 if sys.stderr.isatty() else 60.0,
-        disable=not units,
-        dynamic_ncols=True,
-    )
-
-
 def print_failures(table: RunTable, settings: Mapping[str, Any]) -> None:
-    """Name the units that failed."""
-    identity = table.layout.identity
-    done = {tuple(to_text(row[n]) for n in identity) for row in table.selection(settings)}
-    failed = {
-        tuple(to_text(row[n]) for n in identity): row["status"]
-        for row in table.rows
-        if row["status"] != OK
-    }
+    """Name the units that failed and have not succeeded since."""
+    names = table.columns.identity
+    done = {texts(row, names) for row in select(table.rows, table.columns, settings)}
+    failed = {texts(row, names): row["status"] for row in table.rows if row["status"] != OK}
     failed = {words: status for words, status in failed.items() if words not in done}
     for words, status in failed.items():
         print(f"\n{' '.join(words)} {status}")
@@ -240,7 +254,7 @@ def print_failures(table: RunTable, settings: Mapping[str, Any]) -> None:
         print("The same command tries these again.")
 
 
-def write_figures(folder: Path, stem: str, figures: Mapping[str, "Figure"]) -> list[Path]:
+def write_figures(folder: Path, stem: str, figures: Mapping[str, Figure]) -> list[Path]:
     """Write the figures; the rows are safe already if this fails."""
     paths = []
     for name, figure in figures.items():

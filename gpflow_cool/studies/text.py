@@ -1,12 +1,17 @@
 """Tables and verdicts as text: Markdown that is aligned, so that a terminal shows it well too."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .records import Rows, column, where
 
-class Table(NamedTuple):
+Cell = Callable[[Rows], str]
+"""Writes a cell of a table from the rows that the cell is about."""
+
+
+class TextTable(NamedTuple):
     """A table of text."""
 
     caption: str
@@ -25,7 +30,41 @@ class Check(NamedTuple):
     holds: bool
 
 
-def markdown_lines(table: Table) -> list[str]:
+def text_table(
+    caption: str, corner: str, groups: Mapping[str, Rows], columns: Iterable[tuple[str, Cell]]
+) -> TextTable:
+    """
+    A table with one line per group of rows.
+
+    :param corner: Title of the first column, which holds the names of the groups.
+    :param columns: Title of each further column, and what writes its cells.
+    """
+    titles, writers = zip(*columns, strict=True)
+    cells = [(name, *(write(rows) for write in writers)) for name, rows in groups.items()]
+    return TextTable(caption, (corner, *titles), cells)
+
+
+def count(rows: Rows) -> str:
+    """How many rows there are."""
+    return str(len(rows))
+
+
+def average(name: str, decimals: int = 2, statistic: Callable[..., Any] = np.mean) -> Cell:
+    """A cell with the mean of a column, or another statistic of it."""
+    return lambda rows: number(statistic(column(rows, name)) if rows else np.nan, decimals)
+
+
+def spread(name: str, decimals: int = 2) -> Cell:
+    """A cell with the mean and the standard deviation of a column."""
+    return lambda rows: mean_and_spread(column(rows, name), decimals)
+
+
+def among(cell: Cell, **wanted: Any) -> Cell:
+    """The same cell, written from only those rows that have these values."""
+    return lambda rows: cell(where(rows, **wanted))
+
+
+def markdown_lines(table: TextTable) -> list[str]:
     """Lines of a Markdown table, columns aligned, numbers to the right."""
     rows = [table.header, *table.cells]
     widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.header))]
@@ -42,7 +81,7 @@ def pad(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def check_lines(checks: Iterable[Check]) -> list[str]:
-    """One line a claim."""
+    """One line per claim."""
     return [f"{'holds' if c.holds else 'FAILS'}: {c.claim}: {c.measured}" for c in checks]
 
 

@@ -11,13 +11,20 @@ import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from mulan import write_sets
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import pdist
 from scipy.stats import multivariate_normal
 
 from gpflow_cool import CoolMTGP, studies
 from gpflow_cool.datasets import clustered_two_task, low_rank_synthetic, uniform_two_task
-from gpflow_cool.studies import StudyError, methods, paper, partition, results, runner, table, text
+from gpflow_cool.studies import (
+    StudyError,
+    methods,
+    partition,
+    records,
+    runner,
+)
 from gpflow_cool.studies.__main__ import main
 
 SEED = 2
@@ -42,28 +49,10 @@ FIGURES = {
 }
 
 
-def write_arff(path, num_inputs, num_targets, num_rows=30, seed=0):
-    """A small set: smooth targets with correlated noise, and an input that never changes."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=[num_rows, num_inputs])
-    X[:, 1] = 7.0
-    Y = np.sin(X @ rng.normal(size=[num_inputs, num_targets]) / 3)
-    Y += 0.2 * rng.normal(size=[num_rows, 1]) + 0.1 * rng.normal(size=Y.shape)
-    data = np.hstack([X, 10.0 * Y + 5.0])
-    lines = ["@relation tiny"] + [f"@attribute c{i} numeric" for i in range(data.shape[1])]
-    lines += ["@data"] + [",".join(f"{v:.6f}" for v in row) for row in data]
-    path.write_text("\n".join(lines) + "\n")
-    return data
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A folder with three of the ten sets, much too small."""
-    folder = tmp_path_factory.mktemp("mulan")
-    write_arff(folder / "edm.arff", 4, 2)
-    write_arff(folder / "slump.arff", 4, 3, seed=1)
-    write_arff(folder / "scm20d.arff", 5, 16, num_rows=60, seed=2)
-    return folder
+    return write_sets(tmp_path_factory.mktemp("mulan"))
 
 
 @pytest.fixture(scope="module")
@@ -216,45 +205,12 @@ def test_permutation_numbers_hang_together(ran):
         assert 0 < row["Sigma_distance"] <= row["Sigma_distance_max"] < 1.5
 
 
-def test_covariances_are_mapped_back_to_the_tasks_own_order(rng):
-    from gpflow_cool.studies.permutation import evaluate
-
-    X, Y = rng.normal(size=[20, 2]), rng.normal(size=[20, 3])
-    part = partition.Partition(X, Y, X[:5], Y[:5])
-    order, scale = np.array([2, 0, 1]), np.array([1.0, 2.0, 3.0])
-    model = CoolMTGP((X, Y[:, order]), gpflow.kernels.Linear())
-    found = evaluate(model, part, order, scale)
-    C = model.task_covariance().numpy()
-    for i, t in enumerate(order):
-        for j, u in enumerate(order):
-            assert_allclose(found.C[t, u], C[i, j] * scale[t] * scale[u])
-        assert_allclose(found.mean[:, t], model.predict_f(X[:5])[0].numpy()[:, i])
-    joint = model.predict_log_density((X[:5], Y[:5][:, order]), full_output_cov=True)
-    assert_allclose(found.nlpd, -np.mean(joint) / 3)
-
-
 def test_runtime_rows_and_error(ran):
     rows = ran("runtime")[0].rows
     assert {(row["N"], row["method"]) for row in rows} == {
         (N, m) for N in (15, 30) for m in ("cool-approximate", "std-mt")
     }
     assert all(row["fit_seconds"] > 0 and 0 < row["mse"] < 3 for row in rows)
-
-
-def test_printed_numbers_of_the_paper():
-    assert str(paper.RMSE["se"]["oes10"]["cool-approximate"]) == "0.57 ± 0.41"
-    assert paper.RMSE["linear"]["atp7d"]["independent"] == (0.70, 0.12)
-    assert paper.RMSE["se"]["scm20d"]["conv-mt"] == (0.52, 0.28)
-    assert len(paper.DATA_SETS) == 10
-
-
-def test_checks_tell_a_claim_that_fails():
-    def rows(rmse):
-        common = {"dataset": "enb", "split": 0, "method": "cool-hierarchical"}
-        return [{**common, "kernel": kernel, "rmse": rmse} for kernel in ("se", "linear")]
-
-    assert [c.holds for c in studies.real.checks(rows(0.14))] == [True, False]
-    assert [c.holds for c in studies.real.checks(rows(0.32))] == [False, True]
 
 
 # Interrupted and resumed ---------------------------------------------------------------------
@@ -343,12 +299,14 @@ def test_a_unit_that_fails_is_told_and_tried_again(tmp_path, data, monkeypatch, 
     assert len(run_edm(tmp_path, data, **options).rows) == 2
 
 
-def test_missing_arrays_are_computed_again_without_a_second_row(tmp_path):
-    options = {"quick": True, "out": tmp_path, "draws": 1, "methods": "cool-approximate"}
-    first = studies.run("variance", **options)
-    shutil.rmtree(tmp_path / "arrays")
-    second = studies.run("variance", **options)
-    assert len(read(second.csv)) == 1 and len(second.figures) == len(first.figures) == 3
+def test_missing_arrays_are_computed_again_without_a_second_row(ran, tmp_path):
+    first = ran("variance")[0]
+    shutil.copytree(first.csv.parent, tmp_path / "copy")
+    for path in (tmp_path / "copy" / "arrays").glob("variance_*"):
+        path.unlink()
+    options = RUNS["variance"] | {"methods": "cool-approximate", "seed": SEED}
+    second = studies.run("variance", quick=True, out=tmp_path / "copy", **options)
+    assert len(read(second.csv)) == len(first.rows) and len(second.figures) == 3
 
 
 # Refused -------------------------------------------------------------------------------------
@@ -393,24 +351,6 @@ def test_sets_that_are_not_there_are_named(data, tmp_path, capsys):
         studies.run("real", data=tmp_path, out=tmp_path)
 
 
-def test_where_data_are_looked_for(data, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GPFLOW_COOL_DATA", raising=False)
-    assert partition.data_folder(None) is None
-    with pytest.raises(StudyError, match="--data FOLDER or the environment variable GPFLOW_COOL"):
-        studies.run("runtime", out=tmp_path)
-    monkeypatch.setenv("GPFLOW_COOL_DATA", str(data))
-    assert partition.data_folder(None) == data
-    with pytest.raises(StudyError, match="nowhere is not a folder"):
-        partition.data_folder("nowhere")
-
-
-def test_large_sets_are_cut_to_their_first_rows(tmp_path):
-    content = write_arff(tmp_path / "enb.arff", 3, 2, num_rows=1001)
-    assert_allclose(partition.load_set("enb", tmp_path).Y, content[:400, 3:], atol=1e-6)
-    assert len(partition.load_set("enb", tmp_path, max_rows=700).X) == 700
-
-
 def test_folder_that_cannot_be_written(tmp_path, data):
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="Cannot write to the folder.*file.*--out"):
@@ -429,7 +369,7 @@ def test_full_disk_keeps_the_rows_before(tmp_path, data, monkeypatch, no_figures
     def train_then_fill(model, steps=None):
         calls.append(model)
         if len(calls) == 2:
-            monkeypatch.setattr(table.os, "fsync", no_space)
+            monkeypatch.setattr(records.os, "fsync", no_space)
         return train(model, steps)
 
     monkeypatch.setattr(methods, "train", train_then_fill)
@@ -489,25 +429,3 @@ def test_results_page(ran, tmp_path):
     for link in (line for line in text_.splitlines() if line.startswith("![")):
         assert (page.parent / link.split("(")[1].rstrip(")")).is_file()
     assert text_.count("![") == 5
-
-
-def test_results_page_without_results(tmp_path):
-    with pytest.raises(StudyError, match="holds none of synthetic.csv"):
-        results.write(tmp_path, tmp_path / "page.md")
-
-
-@pytest.mark.parametrize("ours, word", [(0.60, None), (0.80, "worse by 0.17"), (0.5, "better by")])
-def test_remark_on_a_difference(ours, word):
-    sentence = studies.remarks.difference("se", "slump", "cool-approximate", ours)
-    assert (sentence is None) if word is None else (word in sentence)
-
-
-def test_markdown_table_is_aligned():
-    lines = text.markdown_lines(text.Table("", ("set", "RMSE"), [("edm", "0.1"), ("a", "12.25")]))
-    assert lines == ["| set |  RMSE |", "| --- | ----: |", "| edm |   0.1 |", "| a   | 12.25 |"]
-
-
-def test_estimate_weighs_units(capsys):
-    unit = runner.Unit({"a": 1}, lambda: runner.Outcome({}), 30.0, {})
-    runner.print_estimate([(unit, {})] * 4, 5)
-    assert "4 of 5 units to do, 1 are there already: about 2 minutes" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """
 Results as rows of a CSV file that grows by one row after every unit of work.
 
-Whatever happens to a run, the rows before it are kept, and the next run goes on from there.
+Rows that were written stay, whatever happens to a run, and the next run continues after them.
 """
 
 import csv
@@ -11,7 +11,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Row = dict[str, Any]
+Rows = Sequence[Row]
 
 OK = "ok"
 """The status of a row whose unit has succeeded."""
@@ -21,9 +24,9 @@ class StudyError(Exception):
     """What a user can mend: the message says what is wrong and what to do."""
 
 
-class Layout(NamedTuple):
+class Columns(NamedTuple):
     """
-    Columns of a study's file.
+    The columns of a study's file.
 
     A unit is done if a row that succeeded agrees with it in identity, effort and settings.
     """
@@ -31,8 +34,8 @@ class Layout(NamedTuple):
     identity: tuple[str, ...]
     """What a row is about, for instance the data set, the method, the split."""
     effort: tuple[str, ...]
-    """How hard was tried, for instance the number of steps. Of two rows with the same identity and
-    settings tables take the later, whatever the effort."""
+    """What a unit was allowed to cost, for instance the number of steps. Of two rows with the same
+    identity and settings, tables use the later one, whatever its effort."""
     settings: tuple[str, ...]
     """What all rows of a table have in common, for instance the seed."""
     values: tuple[str, ...]
@@ -43,7 +46,7 @@ class Layout(NamedTuple):
         return self.identity + self.effort + self.settings
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def header(self) -> tuple[str, ...]:
         return self.key + self.values + ("seconds", "status")
 
 
@@ -57,6 +60,11 @@ def to_text(value: Any) -> str:
     if value is None or value != value:
         return ""
     return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def texts(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Some values of a row as they stand in the file."""
+    return tuple(to_text(row[name]) for name in names)
 
 
 def from_text(text: str) -> Any:
@@ -83,29 +91,26 @@ class RunTable:
     :param path: The CSV file; it is made, with a header, if it is not there.
     """
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self.path, self.layout = path, layout
+    def __init__(self, path: Path, columns: Columns) -> None:
+        self.path, self.columns = path, columns
         self.rows: list[Row] = []
         if path.exists() and path.stat().st_size > 0:
-            self.rows = read_rows(path, layout)
+            self.rows = read_rows(path, columns)
             mend_last_line(path)
         else:
-            self._write(csv_line(layout.columns))
-        self._done = {self._key(row) for row in self.rows if row["status"] == OK}
-
-    def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(to_text(row[name]) for name in self.layout.key)
+            self._write(csv_line(columns.header))
+        self._done = {texts(row, columns.key) for row in self.rows if row["status"] == OK}
 
     def __contains__(self, key: Mapping[str, Any]) -> bool:
-        return self._key(key) in self._done
+        return texts(key, self.columns.key) in self._done
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write a row through to the disk; if it succeeded, count it as done."""
-        cells = [to_text(row.get(name)) for name in self.layout.columns]
+        cells = [to_text(row.get(name)) for name in self.columns.header]
         self._write(csv_line(cells))
-        self.rows.append(dict(zip(self.layout.columns, map(from_text, cells), strict=True)))
+        self.rows.append(dict(zip(self.columns.header, map(from_text, cells), strict=True)))
         if row["status"] == OK:
-            self._done.add(self._key(row))
+            self._done.add(texts(row, self.columns.key))
 
     def _write(self, line: str) -> None:
         try:
@@ -119,19 +124,38 @@ class RunTable:
                 " are kept: make room, or choose another folder with --out."
             ) from error
 
-    def selection(self, settings: Mapping[str, Any]) -> list[Row]:
-        """The rows of these settings that have succeeded, the latest of each identity."""
-        return select(self.rows, self.layout, settings)
 
-
-def select(rows: Iterable[Row], layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
+def select(rows: Rows, columns: Columns, settings: Mapping[str, Any]) -> list[Row]:
     """The rows of these settings that have succeeded, the latest of each identity."""
-    latest = {}
-    for row in rows:
-        same = all(to_text(row[name]) == to_text(value) for name, value in settings.items())
-        if same and row["status"] == OK:
-            latest[tuple(to_text(row[name]) for name in layout.identity)] = row
-    return list(latest.values())
+    succeeded = where(rows, status=OK, **settings)
+    return list({texts(row, columns.identity): row for row in succeeded}.values())
+
+
+def where(rows: Rows, /, **wanted: Any) -> list[Row]:
+    """The rows with these values; None stands for a cell that is empty."""
+    texts = {name: to_text(value) for name, value in wanted.items()}
+    return [r for r in rows if all(to_text(r[name]) == text for name, text in texts.items())]
+
+
+def grouped(rows: Rows, name: str, order: Iterable[Any]) -> dict[Any, list[Row]]:
+    """The rows of each value of a column, in this order; values without rows are left out."""
+    found = {value: where(rows, **{name: value}) for value in order}
+    return {value: mine for value, mine in found.items() if mine}
+
+
+def distinct(rows: Rows, name: str) -> list[Any]:
+    """The different values of a column, sorted."""
+    return sorted({row[name] for row in rows})
+
+
+def column(rows: Rows, name: str) -> list[float]:
+    """The values of a column."""
+    return [row[name] for row in rows]
+
+
+def mean_of(rows: Rows, name: str) -> float:
+    """The mean of a column; NaN where there are no rows."""
+    return float(np.mean(column(rows, name))) if rows else float("nan")
 
 
 def csv_line(cells: Sequence[str]) -> str:
@@ -141,29 +165,29 @@ def csv_line(cells: Sequence[str]) -> str:
     return buffer.getvalue()
 
 
-def read_rows(path: Path, layout: Layout) -> list[Row]:
+def read_rows(path: Path, columns: Columns) -> list[Row]:
     """
     The rows of a file. A last line that was cut off does not count.
 
-    :raises StudyError: If the file is not one of this layout.
+    :raises StudyError: If the file does not have these columns.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"Cannot read {path}: {error}. Choose another folder.") from error
     lines = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    if not lines or tuple(lines[0]) != layout.columns:
+    if not lines or tuple(lines[0]) != columns.header:
         raise StudyError(
             f"{path} is there, but its header is not that of this study in this version of the"
             " package: choose another folder with --out, or move the file away."
         )
     for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(layout.columns):
+        if len(line) != len(columns.header):
             raise StudyError(
-                f"{path}, line {number}: {len(line)} cells, but {len(layout.columns)} columns."
+                f"{path}, line {number}: {len(line)} cells, but {len(columns.header)} columns."
                 " Remove the line; its unit will be computed again."
             )
-    return [dict(zip(layout.columns, map(from_text, line), strict=True)) for line in lines[1:]]
+    return [dict(zip(columns.header, map(from_text, line), strict=True)) for line in lines[1:]]
 
 
 def mend_last_line(path: Path) -> None:
