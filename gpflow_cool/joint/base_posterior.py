@@ -1,9 +1,7 @@
 """
-What every posterior of the joint model predicts, from the moments that its subclass computes.
+All predictions of a posterior, from the moments that its subclass computes.
 
-Here is also the place for what posteriors will do next. Conditioning on new rows makes a posterior
-of the same class whose `solve` sees the new rows too. Sampled functions are drawn like
-:meth:`JointPosterior.predict_samples`, but for inputs that are given later.
+A posterior that is conditioned on new rows has the same class, more data and another `solve`.
 """
 
 import abc
@@ -94,7 +92,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
 
     @abc.abstractmethod
     def _correlated_samples(
-        self, solution: Solution, Xnew: TensorType, num_samples: int, full_cov: bool, *, noise: bool
+        self, solution: Solution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
     ) -> tf.Tensor:
         """[batch..., S, M, T], draws that correlate over tasks, without mean function."""
 
@@ -173,8 +171,15 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         `full_output_cov` it is joint over the tasks of a row, with `full_cov` joint over the rows
         of a task, and with both joint over everything.
         """
-        mean, S = self.predict_y(Xnew, full_cov, full_output_cov)
-        return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)
+        if full_output_cov:
+            return self._joint_log_density(self._inputs(Xnew), Ynew, full_cov)
+        mean, S = self.predict_y(Xnew, full_cov)
+        return log_density_of_layout(Ynew - mean, S, full_cov, False)
+
+    def _joint_log_density(self, Xnew: TensorType, Ynew: TensorType, full_cov: bool) -> tf.Tensor:
+        """Log density that is joint over tasks."""
+        mean, S = self.predict_y(Xnew, full_cov, full_output_cov=True)
+        return log_density_of_layout(Ynew - mean, S, full_cov, True)
 
     @check_shapes("Xnew: [batch..., M, D]", "return: [batch..., S, M, T]")
     def predict_samples(
@@ -195,7 +200,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         Xnew = self._inputs(Xnew)
         solution = self.solution()
         if full_output_cov:
-            samples = self._correlated_samples(solution, Xnew, num_samples, full_cov, noise=noise)
+            samples = self._correlated_samples(solution, Xnew, num_samples, full_cov, noise)
         else:
             mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
             S = S if full_cov else tf.linalg.matrix_transpose(S)

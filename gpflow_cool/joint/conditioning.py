@@ -23,7 +23,11 @@ CHUNK = 2**21
 def in_chunks(
     system: ObservedSystem, function: Callable[[tf.Tensor], tf.Tensor], items: tf.Tensor
 ) -> tf.Tensor:
-    """A function of items [M, ...] that solves T systems for each, as `CHUNK` allows."""
+    """
+    A function of items [M, ...], applied to as many at a time as `CHUNK` allows.
+
+    :param function: Solves T systems per item.
+    """
     num_rows, num_tasks = system.mask.shape
     limit = max(1, CHUNK // (num_rows * num_tasks**2))
     if items.shape[0] is not None and items.shape[0] <= limit:
@@ -73,51 +77,37 @@ def row_products(k: TensorType, S: TensorType) -> tf.Tensor:
     return k[:, None, :, None] * S[:, None, :]
 
 
-@check_shapes("Kmn: [N, M]", "return: [M, T, M, T]")
-def explained_covariance(system: ObservedSystem, Kmn: TensorType) -> tf.Tensor:
+@check_shapes("Kmn: [N, M]", "Knn: [M, M]", "return: [M, T, M, T]")
+def covariance_between_points(
+    system: ObservedSystem, Kmn: TensorType, Knn: TensorType, noise: bool
+) -> tf.Tensor:
     r"""
-    How much the observed targets explain of the functions' covariance between all test points.
+    Posterior covariance of functions (or, with `noise`, observations) between all test points.
 
-    .. math:: (k_m \otimes C_t)_o^\top \, S_{oo}^{-1} \, (k_{m'} \otimes C_u)_o
+    .. math:: k(x_m, x_{m'}) \, C_{tu}
+              - (k_m \otimes C_t)_o^\top \, S_{oo}^{-1} \, (k_{m'} \otimes C_u)_o
     """
 
     def explain(k: tf.Tensor) -> tf.Tensor:  # [c, N], some of the points
         weights = solve_blocks(system, row_products(k, system.C))
         return tf.einsum("nm,ctnu->ctmu", Kmn, tf.matmul(weights, system.C))
 
-    return in_chunks(system, explain, tf.transpose(Kmn))
+    cov = tf.einsum("mn,tu->mtnu", Knn, system.C) - in_chunks(system, explain, tf.transpose(Kmn))
+    cov = 0.5 * (cov + tf.transpose(cov, [2, 3, 0, 1]))
+    if noise:
+        eye = tf.eye(tf.shape(Knn)[0], dtype=Knn.dtype)
+        cov += tf.einsum("mn,tu->mtnu", eye, system.Sigma)
+    return cov
 
 
-@check_shapes(
-    "Kmn: [N, M]",
-    "Knn: [M, M] if full_cov",
-    "Knn: [M] if not full_cov",
-    "return: [M, T, M, T] if full_cov and full_output_cov",
-    "return: [T, M, M] if full_cov and (not full_output_cov)",
-    "return: [M, T, T] if (not full_cov) and full_output_cov",
-    "return: [M, T] if (not full_cov) and (not full_output_cov)",
-)
-def predictive_covariance(
-    system: ObservedSystem,
-    Kmn: TensorType,
-    Knn: TensorType,
-    full_cov: bool,
-    full_output_cov: bool,
-    noise: bool,
+@check_shapes("Kmn: [N, M]", "Knn: [M]", "return: [M, T, T]")
+def covariance_at_points(
+    system: ObservedSystem, Kmn: TensorType, Knn: TensorType, noise: bool
 ) -> tf.Tensor:
-    """Posterior covariance of functions (or, with `noise`, observations) in GPflow's layouts."""
-    C, Sigma = system.C, system.Sigma
-    if full_cov:
-        cov = tf.einsum("mn,tu->mtnu", Knn, C) - explained_covariance(system, Kmn)
-        cov = 0.5 * (cov + tf.transpose(cov, [2, 3, 0, 1]))
-        if noise:
-            cov += tf.einsum("mn,tu->mtnu", tf.eye(tf.shape(Knn)[0], dtype=Knn.dtype), Sigma)
-        return cov if full_output_cov else tf.einsum("mtnt->tmn", cov)
-    explained = explained_blocks(system, lambda k: row_products(k, C), tf.transpose(Kmn))
-    cov = Knn[:, None, None] * C - explained
-    if not full_output_cov:
-        cov, Sigma = tf.nn.relu(tf.linalg.diag_part(cov)), tf.linalg.diag_part(Sigma)
-    return cov + Sigma if noise else cov
+    """The same between the tasks at each test point."""
+    explained = explained_blocks(system, lambda k: row_products(k, system.C), tf.transpose(Kmn))
+    cov = Knn[:, None, None] * system.C - explained
+    return cov + system.Sigma if noise else cov
 
 
 def map_batch(function: Callable[..., tf.Tensor], *parts: tf.Tensor) -> tf.Tensor:
@@ -147,20 +137,22 @@ def predictive_moments(
     full_output_cov: bool,
     noise: bool,
 ) -> MeanAndVariance:
-    """The same with the mean, for any batch, and in the dtype of the kernel."""
+    """Posterior mean and covariance of functions or observations in GPflow's layouts."""
     dtype, system = Kmn.dtype, solution.system
     Kmn = tf.cast(rows_last(Kmn), tf.float64)  # [batch..., M, N]
     Knn = tf.cast(Knn, tf.float64)
     mean = tf.tensordot(Kmn, tf.matmul(solution.weights, system.C), axes=1)
 
-    def covariance(k: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-        flags = full_cov, full_output_cov, noise
-        return predictive_covariance(system, tf.transpose(k), variance, *flags)
+    def covariance(k: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        cov = covariance_between_points(system, tf.transpose(k), kernel, noise)
+        return cov if full_output_cov else tf.einsum("mtnt->tmn", cov)
 
     if full_cov:
         cov = map_batch(covariance, Kmn, Knn)
-    else:  # points of all batches alike
-        cov = covariance(tf.reshape(Kmn, [-1, Kmn.shape[-1]]), tf.reshape(Knn, [-1]))
+    else:
+        k = tf.reshape(Kmn, [-1, Kmn.shape[-1]])  # points of all batches alike
+        cov = covariance_at_points(system, tf.transpose(k), tf.reshape(Knn, [-1]), noise)
+        cov = cov if full_output_cov else tf.nn.relu(tf.linalg.diag_part(cov))
         cov = tf.reshape(cov, tf.concat([tf.shape(Knn), tf.shape(cov)[1:]], axis=0))
     return tf.cast(mean, dtype), tf.cast(cov, dtype)
 
@@ -204,11 +196,11 @@ def impute(
 @check_shapes("rows: [R]", "return: [R, T, T]")
 def row_covariance(system: ObservedSystem, rows: AnyNDArray) -> tf.Tensor:
     """Covariance of the targets of some rows, noise included; zero for those observed."""
-    here = tf.eye(system.mask.shape[0], dtype=tf.float64)
+    unit_rows = tf.eye(system.mask.shape[0], dtype=tf.float64)
 
     def cross(some: tf.Tensor) -> tf.Tensor:  # [c]
         signal = row_products(tf.gather(system.K, some), system.C)
-        return signal + row_products(tf.gather(here, some), system.Sigma)
+        return signal + row_products(tf.gather(unit_rows, some), system.Sigma)
 
     variance = tf.gather(tf.linalg.diag_part(system.K), rows)
     prior = variance[:, None, None] * system.C + system.Sigma

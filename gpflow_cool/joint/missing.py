@@ -134,18 +134,10 @@ def prepare_smoother(
     return Smoother(precision, basis, tf.sqrt((lam - floor)[:, None] * basis.d))
 
 
-@check_shapes("A: [N, M]", "V: [M, B, T]", "return: [N, B, T]")
-def rows_product(A: TensorType, V: TensorType) -> tf.Tensor:
-    """A matrix times all right-hand sides, as one product."""
-    shape = tf.shape(V)
-    flat = tf.matmul(A, tf.reshape(V, [shape[0], shape[1] * shape[2]]))
-    return tf.reshape(flat, [-1, shape[1], shape[2]])
-
-
 @check_shapes("V: [N, B, T]", "return: [N, B, T]")
 def multiply(system: ObservedSystem, V: TensorType) -> tf.Tensor:
     r"""The covariance of all targets times vectors: :math:`K V C + V \Sigma`."""
-    return tf.matmul(rows_product(system.K, V), system.C) + tf.matmul(V, system.Sigma)
+    return tf.matmul(tf.tensordot(system.K, V, axes=1), system.C) + tf.matmul(V, system.Sigma)
 
 
 @check_shapes("V: [B, N, T]", "return: [B, N, T]")
@@ -220,10 +212,10 @@ def smooth(system: ObservedSystem, V: TensorType) -> tf.Tensor:
     U_transposed = tf.transpose(system.U)
 
     def functions(v: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(rows_product(system.U, root * v), basis.P, transpose_b=True)
+        return tf.matmul(tf.tensordot(system.U, root * v, axes=1), basis.P, transpose_b=True)
 
     def functions_adjoint(f: tf.Tensor) -> tf.Tensor:
-        return root * tf.matmul(rows_product(U_transposed, f), basis.P)
+        return root * tf.matmul(tf.tensordot(U_transposed, f, axes=1), basis.P)
 
     def weigh(f: tf.Tensor) -> tf.Tensor:
         return tf.matmul(f, precision)

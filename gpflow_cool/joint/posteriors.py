@@ -1,7 +1,6 @@
 """The posterior given complete data, and the posterior given data with missing targets."""
 
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputedValue
 
@@ -52,18 +51,8 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         q = add_rotated_noise(q, full_cov) if noise else q
         return predictive_mean(solution, Kmn), q
 
-    @inherit_check_shapes
-    def predict_log_density(
-        self,
-        Xnew: TensorType,
-        Ynew: TensorType,
-        full_cov: bool = False,
-        full_output_cov: bool = False,
-    ) -> tf.Tensor:
-        """Joint densities over tasks cost O(T M^3) in the rotated basis."""
-        if not full_output_cov:
-            return super().predict_log_density(Xnew, Ynew, full_cov)
-        Xnew = self._inputs(Xnew)
+    def _joint_log_density(self, Xnew: TensorType, Ynew: TensorType, full_cov: bool) -> tf.Tensor:
+        """T problems of size M x M in the rotated basis, O(T M^3)."""
         solution = self.solution()
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise=True)
         residual = Ynew - self._add_mean_function(Xnew, mean)
@@ -76,18 +65,12 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         return tf.reduce_sum(tasks, axis=-1) - num_points * solution.log_det
 
     def _correlated_samples(
-        self,
-        solution: JointSolution,
-        Xnew: TensorType,
-        num_samples: int,
-        full_cov: bool,
-        *,
-        noise: bool,
+        self, solution: JointSolution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
     ) -> tf.Tensor:
         """Draws of the rotated tasks, which are independent: T problems of size M x M."""
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
         prior = self._mean_variance(Xnew) * solution.d
-        rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, num_samples, prior)
+        rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior)
         return mean[..., None, :, :] + tf.matmul(rotated, solution.P, transpose_b=True)
 
 
@@ -124,23 +107,17 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
 
     def _correlated_samples(
-        self,
-        solution: ObservedSolution,
-        Xnew: TensorType,
-        num_samples: int,
-        full_cov: bool,
-        *,
-        noise: bool,
+        self, solution: ObservedSolution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
     ) -> tf.Tensor:
         """Draws by Matheron's rule, or from one T x T problem per point."""
         if full_cov:
 
             def draw(Xnew: tf.Tensor) -> tf.Tensor:
                 K = self.kernel(tf.concat([self.X_data, Xnew], axis=0))
-                return draw_functions(solution, K, num_samples, noise=noise)
+                return draw_functions(solution, K, count, noise=noise)
 
             return map_batch(draw, Xnew)
         mean, S = self._moments(solution, Xnew, False, True, noise=noise)
         variance = tf.reduce_mean(tf.linalg.diag_part(solution.system.C))
         prior = self.kernel(Xnew, full_cov=False) * tf.cast(variance, S.dtype)
-        return draw_independent_points(mean, S, num_samples, prior)
+        return draw_independent_points(mean, S, count, prior)

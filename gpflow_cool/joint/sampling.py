@@ -14,7 +14,7 @@ from gpflow.base import TensorType
 from gpflow.config import default_jitter
 
 from ..linalg import cholesky_with_jitter, sample_gaussian
-from .missing import ObservedSolution, ObservedSystem, multiply, rows_product, solve
+from .missing import ObservedSolution, ObservedSystem, multiply, solve
 
 
 @check_shapes("mean: [batch..., M, T]", "return: [batch..., S, M, T]")
@@ -126,6 +126,6 @@ def draw_prior(system: ObservedSystem, signal: TensorType, noise: TensorType) ->
     """Draw all targets from the prior, made of standard normal numbers."""
     values, vectors = tf.linalg.eigh(system.C)
     root_C = tf.matmul(vectors * tf.sqrt(tf.nn.relu(values)), vectors, transpose_b=True)
-    rotated = rows_product(tf.transpose(system.U), tf.matmul(signal, root_C))
-    functions = rows_product(system.U, tf.sqrt(system.lam)[:, None, None] * rotated)
+    rotated = tf.tensordot(tf.transpose(system.U), tf.matmul(signal, root_C), axes=1)
+    functions = tf.tensordot(system.U, tf.sqrt(system.lam)[:, None, None] * rotated, axes=1)
     return functions + tf.matmul(noise, tf.linalg.cholesky(system.Sigma), transpose_b=True)

@@ -7,10 +7,11 @@ import reference as ref
 import tensorflow as tf
 from gpflow.posteriors import PrecomputeCacheType
 from numpy.testing import assert_allclose
+from patterns import random_joint
 from problems import CASES, LAYOUTS, assert_close, joint_arguments, random_problem, some_known
 
-from gpflow_cool import CoolMTGP
-from gpflow_cool.joint.base_posterior import cache_type
+from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.joint.base_posterior import cache_type, task_matrices
 
 
 def model_of(p, mean_function=None, **options):
@@ -151,6 +152,16 @@ def test_a_posterior_takes_lists_with_and_without_a_cache(rng, cache, missing):
             assert_close(actual, other, 1e-12)
     density = posterior.predict_log_density([[1], [2]], np.zeros((2, 2)))
     assert_close(density, model.predict_log_density((Xnew, np.zeros((2, 2)))), 1e-12)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_solution_knows_the_covariances_it_was_made_with(rng, missing):
+    j = random_joint(rng, 6, 3, "block")
+    data = (j.X, j.with_holes if missing else j.Y)
+    model = KroneckerMTGP.ground_truth(data, j.gpflow_kernel(), j.C, j.Sigma)
+    C, Sigma = task_matrices(model.posterior().solution())
+    assert_close(C, j.C)
+    assert_close(Sigma, j.Sigma)
 
 
 # The cache

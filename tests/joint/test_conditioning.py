@@ -7,7 +7,7 @@ from patterns import PATTERNS, random_joint
 from problems import assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.joint import missing
+from gpflow_cool.joint import conditioning, missing
 
 SIZES = [(7, 3), (2, 5), (9, 1)]
 
@@ -52,3 +52,12 @@ def test_mean_function_is_added_to_what_is_imputed(rng):
     assert_close(shifted.impute().Y, plain.impute().Y + mean, 1e-10)
     assert_close(shifted.leave_one_out().log_density, plain.leave_one_out().log_density, 1e-9)
     assert_close(shifted.predict_f(j.Xnew)[0], plain.predict_f(j.Xnew)[0] + mean, 1e-10)
+
+
+def test_rows_in_chunks(rng, monkeypatch):
+    j = random_joint(rng, 7, 3, "random_pattern")
+    model = model_of(j)
+    expected = [*model.impute(), *model.leave_one_out()]
+    monkeypatch.setattr(conditioning, "CHUNK", 2 * 7 * 3**2)  # two rows at a time
+    for actual, whole in zip([*model.impute(), *model.leave_one_out()], expected, strict=True):
+        assert_close(actual, whole, rtol=1e-10)

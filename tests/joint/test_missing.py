@@ -92,6 +92,15 @@ def test_residuals_are_checked(rng, monkeypatch):
         missing.solve(system_of(j), tf.constant(j.Y[None]))
 
 
+def test_missing_targets_are_ignored(rng, path):
+    """Whatever the right-hand side has there, even NaN."""
+    j = random_joint(rng, 6, 3, "random_pattern")
+    expected = embedded(j, np.linalg.solve(j.S_oo, j.y_o))
+    for fill in (np.nan, 7.0):
+        Y = tf.constant(np.where(j.mask, j.Y, fill))
+        assert_close(missing.solve_observed(system_of(j), Y).weights, expected, rtol=PATHS[path])
+
+
 def test_a_right_hand_side_of_zero_gives_zero(rng, path):
     j = random_joint(rng, 6, 3, "block")
     zero = np.zeros((1, 6, 3))
