@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan
-from gpflow_cool.joint.observed import solve
+from gpflow_cool.joint.missing import solve
 from gpflow_cool.studies.partition import needed_folder
 from gpflow_cool.training.monte_carlo_em import DRAWS
 

@@ -31,6 +31,7 @@ from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
+from .joint.base_posterior import task_matrices
 from .joint.kronecker import JointSolution
 from .linalg import correlation_from_covariance
 from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
@@ -232,16 +233,6 @@ class PicturesToTensorBoard(ToTensorBoard):
         if self.model.data[0].shape[1] == 1:
             for tag, ax in draw_predictions(self.model, posterior):
                 write_picture(tag, ax, self.current_step)
-
-
-def task_matrices(solution: JointSolution) -> tuple[tf.Tensor, tf.Tensor]:
-    r"""
-    The covariances that a solution was made with.
-
-    .. math:: C = P \, \mathrm{diag}(d) \, P^\top, \qquad \Sigma = P P^\top
-    """
-    P = solution.P
-    return tf.matmul(P * solution.d, P, transpose_b=True), tf.matmul(P, P, transpose_b=True)
 
 
 def draw_matrices(solution: JointSolution, names: Sequence[str]) -> Iterator[tuple[str, "Axes"]]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import gpflow
 import numpy as np
 import reference as ref
 
@@ -60,6 +61,9 @@ class Joint(NamedTuple):
 
     def k(self, X1, X2):
         return ref.squared_exponential(X1, X2, self.VARIANCE, self.LENGTHSCALE)
+
+    def gpflow_kernel(self):
+        return gpflow.kernels.SquaredExponential(self.VARIANCE, self.LENGTHSCALE)
 
     @property
     def K(self):

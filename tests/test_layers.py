@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 ORDER = """
 checks  linalg  datasets  metrics  plotting
 chain/      spectrum  likelihood  newton  starting  recovery
-joint/      kronecker  leave_one_out  covariances  likelihood  observed  posteriors  missing
+joint/      kronecker  covariances  likelihood
+            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors
 lowrank/    __init__  features  statistics  rows  streaming
 callbacks  monitoring  coregion
 training/   run  vector  profiled  streamed  em  monte_carlo_em  optimizers  fit

@@ -1,8 +1,8 @@
 """
 Covariances between tasks with parameters of their own, for models that learn them directly.
 
-Each is a GPflow module that gives its matrix [T, T] when called. Where it gets a `floor`, variances
-[T], the matrix stays above `diag(floor)` whatever training does.
+Each is a GPflow module that returns its matrix [T, T] when it is called. With a `floor`, variances
+[T], the matrix stays above `diag(floor)` during training.
 """
 
 import abc
@@ -17,7 +17,7 @@ from gpflow.utilities import positive
 from ..chain.starting import NoiseFloor
 
 SMALLEST_DEVIATION = 1e-8
-"""Deviation of a task that has none, relative to the largest: its square is rounding."""
+"""Deviation of a task without variance, relative to the largest: its square is rounding."""
 
 
 class TaskCovariance(Module, abc.ABC):
@@ -45,7 +45,7 @@ class FullCovariance(TaskCovariance):
         return tf.matmul(L, L, transpose_b=True) + tf.linalg.diag(tf.constant(self.floor, L.dtype))
 
     def assign(self, value: AnyNDArray) -> None:
-        """Set the matrix, its eigenvalues relative to the floor's raised to one."""
+        """Set the matrix; where it is below the floor, it is raised to it."""
         self.factor.assign(self.factor_of(value))
 
     def factor_of(self, value: AnyNDArray) -> AnyNDArray:
@@ -59,8 +59,8 @@ class LowRankCovariance(TaskCovariance):
     r"""
     P rank-one terms plus a diagonal, :math:`W W^\top + \mathrm{diag}(v)`.
 
-    :param start: [T, T]; its P largest eigenvalues are kept, the others become their mean (those of
-        its correlations, if the diagonal is not shared).
+    :param start: [T, T]; its P largest eigenvalues are kept, and the others are replaced by their
+        mean. These are eigenvalues of its correlations, if the diagonal is not shared.
     :param rank: P.
     :param shared: Whether the diagonal is one number times the identity, as in the paper.
     """
@@ -72,7 +72,7 @@ class LowRankCovariance(TaskCovariance):
         deviation = np.ones(self.num_tasks) if shared else deviations(start)
         values, vectors = np.linalg.eigh(start / np.outer(deviation, deviation))
         rest, top = np.split(values, [self.num_tasks - rank])
-        # Never quite zero: a weight that is exactly zero has no gradient to leave it by.
+        # Never exactly zero: a weight of zero has a gradient of zero, and would stay there.
         level = max(float(np.mean(rest)) if len(rest) else 0.0, 1e-3 * float(np.mean(values)))
         top = np.maximum(top - level, 1e-3 * level)
         weights = deviation[:, None] * vectors[:, self.num_tasks - rank :] * np.sqrt(top)
@@ -104,8 +104,10 @@ def variances(
     start: AnyNDArray, dtype: np.dtype, shared: bool, floor: AnyNDArray | None
 ) -> Parameter:
     """
-    Positive numbers, one a task or, if shared, one for all (the mean), above a floor: the lowest,
-    if shared, because the others may be far above what the noise is.
+    Positive numbers above a floor, one per task or, if shared, one for all tasks.
+
+    A shared one starts at the mean, above the lowest floor: the other floors may be far above the
+    noise.
     """
     start = np.asarray(np.mean(start) if shared else start, dtype)
     if floor is None:
@@ -116,7 +118,7 @@ def variances(
 
 
 def deviations(S: AnyNDArray) -> AnyNDArray:
-    """Standard deviations of a covariance, [T]; a small one for a task that has none."""
+    """Standard deviations of a covariance, [T]; a small number for a task without variance."""
     deviation = np.sqrt(np.maximum(np.diag(S), 0.0))  # rounding may be below zero
     largest = max(np.max(deviation), np.finfo(S.dtype).tiny)
     return np.maximum(deviation, SMALLEST_DEVIATION * largest)
@@ -124,8 +126,9 @@ def deviations(S: AnyNDArray) -> AnyNDArray:
 
 def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:
     """
-    Cholesky factor of a matrix that may be singular: eigenvalues of its correlations that are zero
-    are raised just above rounding.
+    Cholesky factor of a matrix that may be singular.
+
+    Eigenvalues of its correlations that are zero are raised just above rounding.
     """
     deviation = deviations(S).astype(np.float64)
     rounding = float(100.0 * len(S) * np.finfo(np.float64).eps)
@@ -141,9 +144,9 @@ def smallest_eigenvalue(S: AnyNDArray, metric: AnyNDArray) -> float:
 
 def lift_eigenvalues(S: AnyNDArray, metric: AnyNDArray, smallest: float) -> AnyNDArray:
     r"""
-    The same matrix where eigenvalues relative to `diag(metric)`, [T], are at least `smallest`.
+    The same matrix with eigenvalues relative to `diag(metric)`, [T], of at least `smallest`.
 
-    Of all matrices so bounded, the one that maximises the Gaussian likelihood of second moments S.
+    Of all matrices with this bound, it maximises the Gaussian likelihood of second moments S.
     """
     deviation = np.sqrt(metric.astype(np.float64))
     values, vectors = np.linalg.eigh(S / np.outer(deviation, deviation))

@@ -1,32 +1,36 @@
-"""Every row predicted from all the others, in closed form."""
+"""Every row predicted from all the other rows, in closed form."""
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
+from gpflow.mean_functions import MeanFunction
 
-from ..linalg import univariate_log_densities
+from ..linalg import LOG_2PI, univariate_log_densities
+from .conditioning import explained_blocks, row_products
 from .kronecker import JointSolution
+from .missing import ObservedSystem, solve_observed
 
 
 class LeaveOneOut(NamedTuple):
-    """Every row predicted from all the others."""
+    """Every row predicted from all the other rows."""
 
     mean: tf.Tensor
-    """[N, T]."""
+    """[N, T]; NaN where a target is missing."""
 
     cov: tf.Tensor
-    """[N, T, T], covariance of the observation, noise included."""
+    """[N, T, T], covariance of each row's targets, noise included; NaN where one is missing."""
 
     log_density: tf.Tensor
-    """[N], joint over the tasks of the row."""
+    """[N], joint over the tasks of a row that are observed."""
 
 
 @check_shapes("Y: [N, T]")
 def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
     r"""
-    Predict every row from all the others, in closed form, O(N^2 T).
+    Predict every row from all the other rows, at a cost of O(N^2 T).
 
     .. math::
 
@@ -49,20 +53,20 @@ def leave_one_out_of_features(
     centred: TensorType,
 ) -> LeaveOneOut:
     r"""
-    The same for some rows of K = F F^T, O(N R T), with the eigenvectors U [N, R] of eigenvalues
-    that are not zero.
+    The same for K = F F^T with F [N, R], at a cost of O(N R T) for N rows.
 
     .. math::
 
         s = 1 - (U \circ U) \, [1 - 1 / (\lambda_n d_j + 1)], \qquad
         a = Y P^{-\top} - U \, [Z_{nj} (1 - 1 / (\lambda_n d_j + 1))]
 
-    and variances are :math:`1 / s + d_j (k(x, x) - |f(x)|^2)`: the last term is what inducing
-    points, which stay where they are, do not see of the row.
+    where U [N, R] has the eigenvectors whose eigenvalues are not zero. Variances are
+    :math:`1 / s + d_j (k(x, x) - |f(x)|^2)`, where the last term is the part of the kernel that the
+    features leave out. Inducing points stay where they are.
 
-    :param Kmn: Cross-covariance of the rows.
+    :param Kmn: Cross-covariance of the rows with the features.
     :param diagonal: k(x, x).
-    :param centred: Y less the mean function.
+    :param centred: Y with the mean function subtracted.
     """
     scaled = tf.matmul(Kmn, solution.U, transpose_a=True)  # U diag(lam)
     U = scaled * tf.math.reciprocal_no_nan(solution.lam)
@@ -77,10 +81,38 @@ def leave_one_out_of_features(
 def left_out(
     solution: JointSolution, Y: TensorType, residual: TensorType, variance: TensorType
 ) -> LeaveOneOut:
-    """Rows left out, from their residuals and variances in the rotated basis."""
+    """The result from residuals and variances in the rotated basis."""
     P = solution.P
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
         cov=tf.einsum("tj,nj,uj->ntu", P, variance, P),
         log_density=univariate_log_densities(residual, variance) - solution.log_det,
     )
+
+
+def leave_one_out_of_observed(
+    system: ObservedSystem, X: TensorType, Y: TensorType, mean_function: MeanFunction
+) -> LeaveOneOut:
+    r"""
+    Predict the observed targets of every row from those of all the other rows.
+
+    .. math:: y_n - Q_n^{-1} (S_{oo}^{-1} y_o)_n, \qquad \mathrm{cov}_n = Q_n^{-1}, \qquad
+              Q_n = (S_{oo}^{-1})_{nn}
+    """
+    mask = system.mask
+    num_rows, num_tasks = mask.shape
+    weights = solve_observed(system, Y - mean_function(X)).weights  # [N, T]
+    eye, unit_rows = (tf.eye(size, dtype=tf.float64) for size in (num_tasks, num_rows))
+    Q = explained_blocks(system, lambda here: row_products(here, eye), unit_rows)
+    known = tf.constant(mask, tf.float64)
+    L = tf.linalg.cholesky(Q + tf.linalg.diag(1.0 - known))
+    error = tf.linalg.cholesky_solve(L, weights[..., None])[..., 0]
+    log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)), axis=1)
+    quadratic = tf.reduce_sum(weights * error, axis=1)
+    cov = tf.linalg.cholesky_solve(L, tf.broadcast_to(eye, [num_rows, num_tasks, num_tasks]))
+    parts = LeaveOneOut(
+        mean=tf.where(mask, tf.cast(Y, tf.float64) - error, np.nan),
+        cov=tf.where(mask[:, :, None] & mask[:, None, :], cov, np.nan),
+        log_density=log_det - 0.5 * (quadratic + tf.reduce_sum(known, axis=1) * LOG_2PI),
+    )
+    return LeaveOneOut(*(tf.cast(part, Y.dtype) for part in parts))

@@ -15,8 +15,7 @@ class CorrelatedGaussian(Likelihood):
     Observations of all tasks with noise that correlates between them, :math:`y \sim N(f, \Sigma)`.
 
     It has no parameters of its own: the covariance is the model's, computed whenever it is needed.
-    As everywhere in GPflow, a variance that comes in is one a task, and a density that goes out is
-    one a row.
+    As everywhere in GPflow, there is one variance per task, and one density per row.
 
     :param num_tasks: T.
     :param covariance: Gives Sigma, [T, T].

@@ -15,9 +15,8 @@ from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 from gpflow.posteriors import PrecomputeCacheType
 
 from .. import checks
+from ..joint.base_posterior import JointPosterior
 from ..joint.likelihood import CorrelatedGaussian
-from ..joint.missing import ObservedPosterior
-from ..joint.posteriors import JointPosterior
 from ..linalg import correlation_from_covariance
 from ..saving.models import Document, Given, Saveable, data_document, saved_data
 from ..saving.modules import Reader, Writer
@@ -61,7 +60,7 @@ class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
     @abc.abstractmethod
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior | ObservedPosterior:
+    ) -> JointPosterior:
         """
         The posterior with its factorisations cached: predictions from it cost milliseconds.
 
@@ -175,7 +174,7 @@ class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
         """Sigma as correlations, [T, T]."""
         return correlation_from_covariance(self.noise_covariance())
 
-    def _uncached(self) -> JointPosterior | ObservedPosterior:
+    def _uncached(self) -> JointPosterior:
         return self.posterior(PrecomputeCacheType.NOCACHE)
 
     @property

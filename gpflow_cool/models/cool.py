@@ -18,7 +18,7 @@ from ..chain.recovery import MultitaskParameters, average_over_orders, recover, 
 from ..chain.spectrum import Spectrum
 from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_diagonal, task_scales
 from ..joint.kronecker import TaskBasis, chain_task_basis
-from ..joint.observed import ObservedSystem, observed_system
+from ..joint.missing import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
 from ..saving.models import Document, Given, saveable

@@ -24,7 +24,7 @@ from ..joint.covariances import (
     smallest_eigenvalue,
 )
 from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
-from ..joint.observed import ObservedSystem, observed_system
+from ..joint.missing import ObservedSystem, observed_system
 from ..linalg import eigh
 from ..lowrank.statistics import statistics_log_evidence
 from ..saving.models import Document, Given, saveable

@@ -19,18 +19,22 @@ from typing_extensions import Self
 from .. import checks
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
+from ..joint.base_posterior import JointPosterior
+from ..joint.conditioning import Imputation, impute
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
-from ..joint.leave_one_out import LeaveOneOut, leave_one_out, leave_one_out_of_features
+from ..joint.leave_one_out import (
+    LeaveOneOut,
+    leave_one_out,
+    leave_one_out_of_features,
+    leave_one_out_of_observed,
+)
 from ..joint.missing import (
-    Imputation,
-    ObservedPosterior,
     ObservedSolution,
-    impute,
-    leave_one_row_out,
+    ObservedSystem,
+    observed_log_evidence,
     solve_observed,
 )
-from ..joint.observed import ObservedSystem, observed_log_evidence
-from ..joint.posteriors import JointPosterior
+from ..joint.posteriors import CompleteDataPosterior, MissingDataPosterior
 from ..linalg import eigh
 from ..lowrank.features import LinearFeatures, linear_features
 from ..lowrank.rows import TensorRows
@@ -170,17 +174,16 @@ class JointGPModel(MultitaskModel):
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior | ObservedPosterior:
+    ) -> JointPosterior:
         if self.observed is not None:
-            return ObservedPosterior(
+            return MissingDataPosterior(
                 self.kernel,
                 self.data,
                 self.mean_function,
-                self.observed,
                 self.observed_solution,
                 precompute_cache=precompute_cache,
             )
-        return JointPosterior(
+        return CompleteDataPosterior(
             self.kernel,
             self.data,
             self.mean_function,
@@ -244,7 +247,7 @@ class JointGPModel(MultitaskModel):
             )
         if self.observed is None:
             return leave_one_out(self.joint_solution(), Y)
-        return leave_one_row_out(self.observed_system(), *self.data, self.mean_function)
+        return leave_one_out_of_observed(self.observed_system(), *self.data, self.mean_function)
 
     def impute(self) -> Imputation:
         """

@@ -21,7 +21,7 @@ from ..chain.recovery import MultitaskParameters, recover
 from ..chain.starting import chain_parameters, fix_kernel_scale
 from ..joint.kronecker import JointSolution, chain_task_basis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
-from ..joint.posteriors import JointPosterior
+from ..joint.posteriors import CompleteDataPosterior
 from ..lowrank.features import InducingFeatures
 from ..lowrank.rows import CHUNK_ROWS, ArrayRows, check_chunk, make_rows, summarise
 from ..lowrank.statistics import Decomposition, Statistics, decompose, statistics_log_likelihoods
@@ -219,8 +219,8 @@ class SparseCoolMTGP(MultitaskModel):
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior:
-        return JointPosterior(
+    ) -> CompleteDataPosterior:
+        return CompleteDataPosterior(
             self.kernel,
             self.data,
             self.mean_function,

@@ -9,7 +9,7 @@ from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel, Stationary
 from gpflow.utilities import parameter_dict
 
-from ..joint.observed import MAX_DENSE
+from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 
 COVERED = 2.0

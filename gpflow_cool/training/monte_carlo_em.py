@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from .. import checks
-from ..joint import observed
-from ..joint.observed import ObservedSystem, draw_completions, observed_log_evidence
+from ..joint import missing
+from ..joint.missing import ObservedSystem, observed_log_evidence
+from ..joint.sampling import draw_completions
 
 ROUNDS = 8
 DRAWS = 16
@@ -78,7 +79,7 @@ class Completer:
     @property
     def knows_evidence(self) -> bool:
         """Whether the observed targets are few enough for their evidence to be cheap."""
-        return self.num_observed <= observed.MAX_DENSE
+        return self.num_observed <= missing.MAX_DENSE
 
     def evidence(self, system: ObservedSystem) -> float | None:
         """Log evidence of the observed targets, if it is cheap."""

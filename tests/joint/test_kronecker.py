@@ -10,7 +10,7 @@ from problems import CASES, LAYOUTS, Problem, assert_close, random_problem
 from scipy.stats import multivariate_normal
 
 from gpflow_cool.chain.spectrum import exact_spectrum
-from gpflow_cool.joint import kronecker, leave_one_out
+from gpflow_cool.joint import kronecker
 from gpflow_cool.linalg import eigh
 
 
@@ -257,26 +257,7 @@ def test_batches_equal_loops(rng, full_cov):
         assert_close(q[i], one, rtol=1e-12)
 
 
-# Leaving rows out, and conditioning at a point
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_leave_one_out_equals_conditioning_anew(rng, case):
-    j = joint(rng, CASES[case](rng))
-    actual = leave_one_out.leave_one_out(j.solution, tf.constant(j.p.Y))
-    expected = ref.leave_one_out(j.p.K, j.p.Y, j.C, j.Sigma)
-    for name in expected._fields:
-        assert_close(getattr(actual, name), getattr(expected, name), rtol=1e-8)
-
-
-def test_leave_one_out_adds_what_was_subtracted(rng):
-    """The solution knows centred targets only; the mean is of the targets given."""
-    j = joint(rng, random_problem(rng, 6, 3))
-    offset = rng.normal(size=(6, 3))
-    centred = leave_one_out.leave_one_out(j.solution, tf.constant(j.p.Y))
-    shifted = leave_one_out.leave_one_out(j.solution, tf.constant(j.p.Y + offset))
-    assert_close(shifted.mean, centred.mean + offset)
-    assert_close(shifted.log_density, centred.log_density)
+# Conditioning at a point
 
 
 KNOWN = {

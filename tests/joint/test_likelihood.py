@@ -56,7 +56,7 @@ def test_predictions_are_of_the_marginals(rng, batch, T):
 
 @pytest.mark.parametrize("batch, T", SHAPES)
 def test_variational_expectations_by_quadrature(rng, batch, T):
-    """E log N(y | f, Sigma) over independent f_t: a quadratic, exact with three nodes a task."""
+    """E log N(y | f, Sigma) over independent f_t: a quadratic, exact with three nodes per task."""
     likelihood, Sigma, X, Fmu, Fvar, Y = draw(rng, batch, T)
     nodes, weights = np.polynomial.hermite_e.hermegauss(3)
     grid = np.stack(np.meshgrid(*[nodes] * T), axis=-1).reshape(-1, T)

@@ -1,4 +1,4 @@
-"""Every prediction of a model, against dense algebra with C and Sigma of the reference."""
+"""Every prediction of a model, against dense algebra: of complete data, and of missing targets."""
 
 import itertools
 
@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from gpflow.posteriors import PrecomputeCacheType
-from numpy.testing import assert_allclose
+from patterns import PATTERNS, random_joint
 from problems import (
     CASES,
     LAYOUTS,
     LEARNINGS,
     assert_close,
     assert_moments,
+    joint_arguments,
     random_problem,
+    some_known,
 )
 
-from gpflow_cool import CoolMTGP
-from gpflow_cool.joint.posteriors import cache_type
+from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.joint import conditioning, missing
+
+SIZES = [(7, 3), (2, 5), (9, 1)]
 
 
 def model_of(p, mean_function=None, **options):
@@ -27,49 +30,14 @@ def model_of(p, mean_function=None, **options):
     return CoolMTGP((p.X, p.Y), kernel, mean_function, b=p.b, sigma2=p.sigma2, **options)
 
 
-def joint_arguments(p):
-    """What the reference's predictions take: kernels, targets, and C and Sigma recovered."""
-    return *p.kernels, p.Y, *ref.recover(*p.chain)
+def missing_model(j, mean_function=None):
+    data = (j.X, j.with_holes)
+    return KroneckerMTGP.ground_truth(
+        data, j.gpflow_kernel(), j.C, j.Sigma, mean_function=mean_function
+    )
 
 
-def some_known(Ynew):
-    """Every second entry, counted through all of them; NaN elsewhere."""
-    return np.where(np.arange(np.size(Ynew)).reshape(np.shape(Ynew)) % 2 == 0, Ynew, np.nan)
-
-
-def all_predictions(posterior, Xnew, Ynew):
-    """All that a cached posterior predicts without chance, by name."""
-    Xnew, Ynew, known = map(tf.constant, (Xnew, Ynew, some_known(Ynew)))
-    result = {}
-    for flags in LAYOUTS:
-        result[("f", *flags)] = posterior.predict_f(Xnew, *flags)
-        result[("y", *flags)] = posterior.predict_y(Xnew, *flags)
-        result[("density", *flags)] = (posterior.predict_log_density(Xnew, Ynew, *flags),)
-    result["f given"] = posterior.predict_given(Xnew, known, noise=False)
-    result["y given"] = posterior.predict_given(Xnew, known, noise=True)
-    return {name: tuple(map(np.asarray, value)) for name, value in result.items()}
-
-
-def model_predictions(model, Xnew, Ynew):
-    """The same from a model, which takes arrays and caches nothing."""
-    known, result = some_known(Ynew), {}
-    for flags in LAYOUTS:
-        result[("f", *flags)] = model.predict_f(Xnew, *flags)
-        result[("y", *flags)] = model.predict_y(Xnew, *flags)
-        result[("density", *flags)] = (model.predict_log_density((Xnew, Ynew), *flags),)
-    result["f given"] = model.predict_f_given(Xnew, known, full_output_cov=True)
-    result["y given"] = model.predict_y_given(Xnew, known, full_output_cov=True)
-    return {name: tuple(map(np.asarray, value)) for name, value in result.items()}
-
-
-def assert_all_close(actual, expected, rtol):
-    assert actual.keys() == expected.keys()
-    for name in expected:
-        for a, e in zip(actual[name], expected[name], strict=True):
-            assert_close(a, e, rtol)
-
-
-# Moments and densities
+# Complete data
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,96 +101,6 @@ def test_kronecker_order_of_predictions(rng):
     assert_close(model.log_marginal_likelihood(), log_density)
 
 
-# Some tasks known at the test points
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_predictions_given_some_tasks(rng, case):
-    """Nothing known at the first point, everything at the second, every other task at the third."""
-    p = CASES[case](rng)
-    posterior, Xnew = model_of(p).posterior(), tf.constant(p.Xnew)
-    for first in (0, 1):
-        Ynew = p.Ynew.copy()
-        Ynew[0] = np.nan
-        Ynew[2, first::2] = np.nan
-        expected = ref.predict_given(*joint_arguments(p), Ynew)
-        f_mean, f_cov = posterior.predict_given(Xnew, tf.constant(Ynew), noise=False)
-        y_mean, y_cov = posterior.predict_given(Xnew, tf.constant(Ynew), noise=True)
-        assert_close(f_mean, expected.f_mean, rtol=1e-8)
-        assert_close(f_cov, expected.f_cov, rtol=1e-8)
-        assert_close(y_mean, expected.y_mean, rtol=1e-8)
-        assert_close(y_cov, expected.y_cov, rtol=1e-8)
-
-
-def test_known_observations_keep_their_value_exactly(rng):
-    p = random_problem(rng, 7, 3)
-    Ynew = p.Ynew.copy()
-    Ynew[:, 1] = np.nan
-    mean, cov = model_of(p).predict_y_given(p.Xnew, Ynew, full_output_cov=True)
-    assert_allclose(mean.numpy()[:, [0, 2]], Ynew[:, [0, 2]], rtol=0)
-    unknown = np.outer([0, 1, 0], [0, 1, 0]).astype(bool)
-    assert (cov.numpy()[:, ~unknown] == 0.0).all()
-    assert (cov.numpy()[:, unknown] > 0.01).all()
-
-
-@pytest.mark.parametrize("name", ["predict_f_given", "predict_y_given"])
-def test_given_returns_variances_unless_asked_for_covariances(rng, name):
-    p = random_problem(rng, 7, 3)
-    predict, Ynew = getattr(model_of(p), name), some_known(p.Ynew)
-    mean, cov = predict(p.Xnew, Ynew, full_output_cov=True)
-    actual = predict(p.Xnew, Ynew)
-    assert_close(actual[0], mean, rtol=1e-14)
-    assert_close(actual[1], np.diagonal(cov, axis1=1, axis2=2), rtol=1e-14)
-
-
-# A mean function, batches
-
-
-def test_a_mean_function_shifts_everything(rng):
-    """A linear mean, one for each task: the reference sees residuals and adds it back."""
-    p = random_problem(rng, 7, 3)
-    slope, offset = rng.normal(size=(2, 3)), rng.normal(size=3)
-    model = model_of(p, gpflow.mean_functions.Linear(slope, offset))
-    centred = p._replace(Y=p.Y - p.X @ slope - offset, Ynew=p.Ynew - p.Xnew @ slope - offset)
-    reference = model_of(centred)
-    shift = p.Xnew @ slope + offset
-    actual = all_predictions(model.posterior(), p.Xnew, p.Ynew)
-    expected = all_predictions(reference.posterior(), p.Xnew, centred.Ynew)
-    for name, value in expected.items():
-        if name[0] != "density":
-            expected[name] = value[0] + shift, value[1]
-    assert_all_close(actual, expected, rtol=1e-10)
-    f_mean, f_cov = ref.predict_f(*joint_arguments(centred))
-    assert_close(actual["f", True, True][0], f_mean + shift, rtol=1e-8)
-    assert_close(actual["f", True, True][1], f_cov, rtol=1e-8)
-    C, Sigma = ref.recover(*centred.chain)
-    assert_close(model.task_covariance(), C)
-    assert_close(model.log_marginal_likelihood(), ref.log_evidence(p.K, centred.Y, C, Sigma))
-    actual, expected = model.leave_one_out(), ref.leave_one_out(p.K, centred.Y, C, Sigma)
-    assert_close(actual.mean, expected.mean + p.X @ slope + offset, rtol=1e-8)
-    assert_close(actual.cov, expected.cov, rtol=1e-8)
-    assert_close(actual.log_density, expected.log_density, rtol=1e-8)
-    tf.random.set_seed(0)
-    draws = model.predict_f_samples(p.Xnew, 3).numpy()
-    tf.random.set_seed(0)
-    assert_close(draws, reference.predict_f_samples(p.Xnew, 3) + shift, rtol=1e-9)
-
-
-def test_batches_equal_loops(rng):
-    p = random_problem(rng, 7, 3)
-    mean_function = gpflow.mean_functions.Linear(rng.normal(size=(2, 3)), rng.normal(size=3))
-    posterior = model_of(p, mean_function).posterior()
-    Xnew, Ynew = rng.normal(size=(2, 3, 4, 2)), rng.normal(size=(2, 3, 4, 3))
-    together = all_predictions(posterior, Xnew, Ynew)
-    for i in np.ndindex(2, 3):
-        # The pattern of known targets goes on through the batch, of which 12 is a period.
-        apart = all_predictions(posterior, Xnew[i], Ynew[i])
-        assert_all_close({k: [v[i] for v in vs] for k, vs in together.items()}, apart, rtol=1e-11)
-
-
-# One task is GPflow's own model
-
-
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("N", [1, 7])
 def test_one_task_is_gpr(rng, N, learning):
@@ -254,84 +132,96 @@ def test_one_task_is_gpr(rng, N, learning):
     assert_close(model.noise_covariance(), [[sigma2]])
 
 
-# The cache
+# Missing targets
 
 
-@pytest.mark.parametrize("kind", ["tensor", "variable"])
-def test_cached_predictions_are_the_same(rng, kind):
-    p = random_problem(rng, 7, 3)
-    model = model_of(p, gpflow.mean_functions.Constant(0.5))
-    posterior = model.posterior(kind)
-    is_variable = [isinstance(part, tf.Variable) for part in posterior.cache]
-    assert all(is_variable) if kind == "variable" else not any(is_variable)
-    actual = all_predictions(posterior, p.Xnew, p.Ynew)
-    assert_all_close(actual, model_predictions(model, p.Xnew, p.Ynew), rtol=1e-12)
-    tf.random.set_seed(0)
-    draws = posterior.predict_samples(tf.constant(p.Xnew), 3, True, True)
-    tf.random.set_seed(0)
-    expected = model.predict_f_samples(p.Xnew, 3, full_output_cov=True)
-    assert_close(draws, expected, rtol=1e-12)
+def check_all_predictions(posterior, j, rtol):
+    Xnew, Ynew = tf.constant(j.Xnew), tf.constant(j.Ynew)
+    f_mean, f_cov = j.predict_f(j.Xnew)
+    _, y_cov = j.predict_y(j.Xnew)
+    predict_f = posterior.fused_predict_f if posterior.cache is None else posterior.predict_f
+    for flags in LAYOUTS:
+        for predict, cov in [(predict_f, f_cov), (posterior.predict_y, y_cov)]:
+            mean, actual = predict(Xnew, *flags)
+            assert_close(mean, f_mean, rtol)
+            assert_close(actual, ref.layout(cov, *flags), rtol)
+        density = posterior.predict_log_density(Xnew, Ynew, *flags)
+        assert_close(density, ref.log_density(f_mean, y_cov, j.Ynew, *flags), rtol)
+    known = some_known(j.Ynew)
+    for noise in (False, True):
+        mean, cov = posterior.predict_given(Xnew, tf.constant(known), noise=noise)
+        for m in range(len(j.Xnew)):
+            own_f, own_y = f_cov[m, :, m], y_cov[m, :, m]
+            o = np.isfinite(known[m])
+            asked = own_y if noise else own_f
+            gain = np.linalg.solve(own_y[np.ix_(o, o)], asked[o]).T
+            expected = f_mean[m] + gain @ (known[m] - f_mean[m])[o]
+            assert_close(mean[m], expected, rtol)
+            assert_close(cov[m], asked - gain @ asked[o], max(rtol, 1e-8))
 
 
-@pytest.mark.parametrize("kind", ["tensor", "variable"])
-def test_a_cache_stays_until_it_is_updated(rng, kind):
-    p = random_problem(rng, 7, 3)
-    model = model_of(p)
-    posterior = model.posterior(kind)
-    Xnew = tf.constant(p.Xnew)
-    before = posterior.predict_y(Xnew, True, True)
-    q = p._replace(b=3.0 * p.b, sigma2=0.5 * p.sigma2)
-    model.b.assign(q.b)
-    model.sigma2.assign(q.sigma2)
-    after = ref.predict_y(*joint_arguments(q))
-    assert np.abs(after[1] - before[1]).min() > 1e-6
-    for expected in (before, after):
-        actual = posterior.predict_y(Xnew, True, True)
-        assert_close(actual[0], expected[0], rtol=1e-8)
-        assert_close(actual[1], expected[1], rtol=1e-8)
-        posterior.update_cache()
+@pytest.mark.parametrize("N, T", SIZES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_predictions_equal_dense(rng, N, T, pattern):
+    j = random_joint(rng, N, T, pattern)
+    check_all_predictions(missing_model(j).posterior(), j, 1e-8)
 
 
-def test_a_variable_cache_follows_rows_that_are_added(rng):
-    p = random_problem(rng, 7, 3)
-    X = tf.Variable(p.X[:4], shape=[None, 2], trainable=False)
-    Y = tf.Variable(p.Y[:4], shape=[None, 3], trainable=False)
-    model = CoolMTGP((X, Y), p.gpflow_kernel(), b=p.b, sigma2=p.sigma2)
+@pytest.mark.parametrize("pattern", ["random_pattern", "disjoint"])
+def test_predictions_by_conjugate_gradients_equal_dense(rng, pattern, monkeypatch):
+    monkeypatch.setattr(missing, "MAX_DENSE", 0)
+    j = random_joint(rng, 7, 3, pattern)
+    check_all_predictions(missing_model(j).posterior(), j, 1e-6)
+
+
+@pytest.mark.parametrize("cache", ["tensor", "variable", "nocache"])
+def test_caches_and_graphs_agree(rng, cache):
+    j = random_joint(rng, 7, 3, "random_pattern")
+    model = missing_model(j)
+    check_all_predictions(model.posterior(cache), j, 1e-8)
+    predict = tf.function(model.posterior(cache).predict_y).get_concrete_function(
+        tf.TensorSpec([None, 2], tf.float64), full_cov=False, full_output_cov=True
+    )
+    names = {op.type for op in predict.graph.get_operations()}
+    assert not names & {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+    mean, cov = predict(tf.constant(j.Xnew))
+    assert_close(cov, ref.layout(j.predict_y(j.Xnew)[1], False, True), 1e-8)
+    assert_close(mean, j.predict_f(j.Xnew)[0], 1e-8)
+
+
+def test_a_cache_stays_until_it_is_updated(rng):
+    j = random_joint(rng, 7, 3, "block")
+    model = missing_model(j)
     posterior = model.posterior("variable")
-    for N in (4, 7, 2):
-        X.assign(p.X[:N])
-        Y.assign(p.Y[:N])
-        posterior.update_cache()
-        q = p._replace(X=p.X[:N], Y=p.Y[:N])
-        mean, cov = posterior.predict_f(tf.constant(p.Xnew), True, True)
-        expected_mean, expected_cov = ref.predict_f(*joint_arguments(q))
-        assert_close(mean, expected_mean, rtol=1e-8)
-        assert_close(cov, expected_cov, rtol=1e-8)
+    model.noise.assign(2.0 * j.Sigma)
+    check_all_predictions(posterior, j, 1e-8)
+    posterior.update_cache()
+    check_all_predictions(posterior, j._replace(Sigma=2.0 * j.Sigma), 1e-8)
 
 
-def test_without_a_cache_each_call_solves_anew(rng):
-    p = random_problem(rng, 7, 3)
-    model = model_of(p)
-    for kind in ("nocache", None, PrecomputeCacheType.NOCACHE):
-        posterior = model.posterior(kind)
-        assert posterior.cache is None
-        model.sigma2.assign(model.sigma2.numpy() * 1.5)
-        q = p._replace(sigma2=model.sigma2.numpy())
-        mean, cov = posterior.predict_y(tf.constant(p.Xnew), True, True)
-        expected_mean, expected_cov = ref.predict_y(*joint_arguments(q))
-        assert_close(mean, expected_mean, rtol=1e-8)
-        assert_close(cov, expected_cov, rtol=1e-8)
-        mean, cov = posterior.fused_predict_f(tf.constant(p.Xnew), True, True)
-        assert_close(cov, ref.predict_f(*joint_arguments(q))[1], rtol=1e-8)
+def test_points_in_chunks_and_in_batches(rng, monkeypatch):
+    j = random_joint(rng, 7, 3, "random_pattern", M=5)
+    posterior = missing_model(j).posterior()
+    batches = np.stack([j.Xnew, j.Xnew[::-1] + 0.1])
+    expected = {f: [posterior.predict_y(tf.constant(X), *f) for X in batches] for f in LAYOUTS}
+    monkeypatch.setattr(conditioning, "CHUNK", 2 * 7 * 3**2)  # two points at a time
+    for flags in LAYOUTS:
+        mean, cov = posterior.predict_y(tf.constant(batches), *flags)
+        for b, (m, c) in enumerate(expected[flags]):
+            assert_close(mean[b], m, 1e-12)
+            assert_close(cov[b], c, 1e-10)
 
 
-def test_cache_types():
-    assert cache_type("Tensor") is PrecomputeCacheType.TENSOR
-    assert cache_type("variable") is PrecomputeCacheType.VARIABLE
-    assert cache_type(None) is PrecomputeCacheType.NOCACHE
-    assert cache_type(PrecomputeCacheType.VARIABLE) is PrecomputeCacheType.VARIABLE
-    with pytest.raises(ValueError, match="precompute_cache='tensors' is not known.*'tensor'"):
-        cache_type("tensors")
+def test_single_precision(rng):
+    j = random_joint(rng, 7, 2, "random_pattern")
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        model = KroneckerMTGP.ground_truth((j.X, j.with_holes), j.gpflow_kernel(), j.C, j.Sigma)
+        mean, cov = model.predict_y(j.Xnew.astype(np.float32), full_output_cov=True)
+        assert mean.dtype == cov.dtype == model.impute().Y.dtype == tf.float32
+        evidence = model.log_marginal_likelihood()
+    assert_close(mean, j.predict_f(j.Xnew)[0], 1e-4)
+    assert_close(cov, ref.layout(j.predict_y(j.Xnew)[1], False, True), 1e-4)
+    assert_close(evidence, ref.gaussian_log_density(j.y_o, j.S_oo), 1e-4)
 
 
 # Samples
@@ -408,3 +298,24 @@ def test_samples_are_finite(rng, case):
         draws = posterior.predict_samples(Xnew, 5, full_cov, full_output_cov, noise=noise)
         # Ten deviations: never, for some hundred numbers. Jitter is a thousandth of one.
         assert np.all(np.abs(draws - mean) <= 10.0 * np.sqrt(variance))
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("flags", LAYOUTS)
+def test_samples_have_the_moments_of_the_posterior(rng, flags, noise):
+    j = random_joint(rng, 7, 2, "random_pattern")
+    model = missing_model(j, gpflow.mean_functions.Constant(np.array([1.0, -1.0])))
+    shifted = j._replace(Y=j.Y - [1.0, -1.0])
+    mean, cov = (shifted.predict_y if noise else shifted.predict_f)(j.Xnew)
+    mean = mean + [1.0, -1.0]
+    full_cov, full_output_cov = flags
+    keep = np.ones(cov.shape)
+    keep = keep * (full_cov or np.eye(3)[:, None, :, None])
+    keep = keep * (full_output_cov or np.eye(2)[None, :, None, :])
+    tf.random.set_seed(3)
+    sample = model.predict_y_samples if noise else model.predict_f_samples
+    draws = sample(j.Xnew, 4000, *flags).numpy()
+    assert_moments(draws.reshape(4000, -1), mean.ravel(), (cov * keep).reshape(6, 6))
+    tf.random.set_seed(3)
+    batch = sample(np.stack([j.Xnew, j.Xnew]), 4000, *flags).numpy()
+    assert_moments(batch[1].reshape(4000, -1), mean.ravel(), (cov * keep).reshape(6, 6))

@@ -12,7 +12,7 @@ from problems import assert_close
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.callbacks import Callback
 from gpflow_cool.coregion import pivot
-from gpflow_cool.joint import observed
+from gpflow_cool.joint import missing
 
 
 def correlated_data(seed=0, N=30):
@@ -129,7 +129,7 @@ def test_without_missing_targets_rounds_change_nothing():
 
 
 def test_too_many_for_the_evidence(monkeypatch):
-    monkeypatch.setattr(observed, "MAX_DENSE", 0)
+    monkeypatch.setattr(missing, "MAX_DENSE", 0)
     model = cool()
     history = model.fit(seed=0, rounds=3, tolerance=0.0, verbose=0)
     assert np.isnan([r["evidence"] for r in history.rounds]).all()

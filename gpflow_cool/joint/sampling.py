@@ -1,0 +1,131 @@
+"""
+Draws of functions and of missing targets.
+
+Draws given the observed targets follow Matheron's rule: draw everything from the prior, then add
+the posterior mean of the difference to the observed targets. That is one system per draw.
+
+Letters: N rows, T tasks, M test points, S draws.
+"""
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import TensorType
+from gpflow.config import default_jitter
+
+from ..linalg import cholesky_with_jitter, sample_gaussian
+from .missing import ObservedSolution, ObservedSystem, multiply, solve
+
+
+@check_shapes("mean: [batch..., M, T]", "return: [batch..., S, M, T]")
+def standard_normal(mean: TensorType, num_samples: int) -> tf.Tensor:
+    """Independent standard normal numbers, as many as draws with this mean need."""
+    shape = tf.concat([tf.shape(mean)[:-2], [num_samples], tf.shape(mean)[-2:]], axis=0)
+    return tf.random.normal(shape, dtype=mean.dtype)
+
+
+@check_shapes(
+    "mean: [batch..., M, T]",
+    "S: [batch..., T, M, M] if full_cov",
+    "S: [batch..., T, M] if not full_cov",
+    "prior: [batch..., T]",
+    "return: [batch..., S, M, T]",
+)
+def draw_independent_tasks(
+    mean: TensorType, S: TensorType, full_cov: bool, num_samples: int, prior: TensorType
+) -> tf.Tensor:
+    """
+    Draw T tasks independently of each other, each with its own covariance over points.
+
+    :param prior: Variance of each task before data were seen.
+    """
+    if full_cov:
+        samples = sample_gaussian(tf.linalg.matrix_transpose(mean), S, num_samples, prior)
+        order = tf.concat([tf.range(tf.rank(samples) - 3), tf.rank(samples) + [-2, -1, -3]], axis=0)
+        return tf.transpose(samples, order)  # [..., T, S, M] -> [..., S, M, T]
+    deviation = tf.sqrt(tf.linalg.matrix_transpose(S))[..., None, :, :]
+    return mean[..., None, :, :] + deviation * standard_normal(mean, num_samples)
+
+
+@check_shapes(
+    "mean: [batch..., M, T]",
+    "S: [batch..., M, T, T]",
+    "prior: [batch..., M]",
+    "return: [batch..., S, M, T]",
+)
+def draw_independent_points(
+    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType
+) -> tf.Tensor:
+    """
+    Draw M points independently of each other, each with its own covariance between tasks.
+
+    :param prior: Mean variance of the tasks before data were seen.
+    """
+    L = cholesky_with_jitter(S, prior=prior)[..., None, :, :, :]  # [..., 1, M, T, T]
+    return mean[..., None, :, :] + tf.linalg.matvec(L, standard_normal(mean, num_samples))
+
+
+@check_shapes("K: [rows, rows]", "return: [S, M, T]")
+def draw_functions(
+    solution: ObservedSolution, K: TensorType, num_samples: int, *, noise: bool
+) -> tf.Tensor:
+    r"""
+    Draw functions (or, with `noise`, observations) at M test points given the observed targets.
+
+    .. math:: f_* + (C \otimes k_*)^\top_{\cdot o} \, S_{oo}^{-1} (y_o - f_o - e_o)
+
+    :param K: [N + M, N + M], the kernel matrix of the training inputs followed by the test points.
+    """
+    system = solution.system
+    num_rows, num_tasks = system.mask.shape
+    size = tf.shape(K)[0]
+    values, vectors = tf.linalg.eigh(system.C)
+    root_C = vectors * tf.sqrt(tf.nn.relu(values))
+    root_Sigma = tf.linalg.cholesky(system.Sigma)
+
+    def correlated(num_points: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
+        white = tf.random.normal([num_samples, num_points, num_tasks], dtype=tf.float64)
+        return tf.matmul(white, root, transpose_b=True)
+
+    rounding = 4.0 * np.finfo(K.dtype.as_numpy_dtype).eps * tf.cast(size, tf.float64)
+    relative = tf.maximum(tf.cast(default_jitter(), tf.float64), rounding)
+    dtype, K = K.dtype, tf.cast(K, tf.float64)
+    f = tf.matmul(cholesky_with_jitter(K, relative), correlated(size, root_C))
+    targets = f[:, :num_rows] + correlated(num_rows, root_Sigma)
+    weights = tf.matmul(solution.weights - solve(system, targets), system.C)
+    new = f[:, num_rows:] + tf.matmul(K[num_rows:, :num_rows], weights)
+    if noise:
+        new += correlated(size - num_rows, root_Sigma)
+    return tf.cast(new, dtype)
+
+
+@check_shapes("Y: [N, T]", "signal: [S, N, T]", "noise: [S, N, T]", "return: [S, N, T]")
+def draw_completions(
+    system: ObservedSystem, Y: TensorType, signal: TensorType, noise: TensorType
+) -> tf.Tensor:
+    r"""
+    Draw the missing targets given the observed ones.
+
+    .. math:: Y_0 + S_{\cdot o} S_{oo}^{-1} (y_o - Y_{0,o}), \qquad
+              Y_0 = K^{1/2} \epsilon_f \, C^{1/2} + \epsilon_y \, \mathrm{chol}(\Sigma)^\top
+
+    The roots are symmetric, so that draws from the same numbers change little when K, C and Sigma
+    change little.
+
+    :param Y: Ignored where a target is missing; may be NaN there.
+    :param signal: Standard normal. Zero, like `noise`, gives the mean completion.
+    """
+    prior = draw_prior(system, tf.transpose(signal, [1, 0, 2]), tf.transpose(noise, [1, 0, 2]))
+    weights = solve(system, Y - tf.transpose(prior, [1, 0, 2]))
+    drawn = prior + multiply(system, tf.transpose(weights, [1, 0, 2]))
+    return tf.where(system.mask, Y, tf.transpose(drawn, [1, 0, 2]))
+
+
+@check_shapes("signal: [N, S, T]", "noise: [N, S, T]", "return: [N, S, T]")
+def draw_prior(system: ObservedSystem, signal: TensorType, noise: TensorType) -> tf.Tensor:
+    """Draw all targets from the prior, made of standard normal numbers."""
+    values, vectors = tf.linalg.eigh(system.C)
+    root_C = tf.matmul(vectors * tf.sqrt(tf.nn.relu(values)), vectors, transpose_b=True)
+    rotated = tf.tensordot(tf.transpose(system.U), tf.matmul(signal, root_C), axes=1)
+    functions = tf.tensordot(system.U, tf.sqrt(system.lam)[:, None, None] * rotated, axes=1)
+    return functions + tf.matmul(noise, tf.linalg.cholesky(system.Sigma), transpose_b=True)
