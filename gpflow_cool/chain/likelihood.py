@@ -15,7 +15,7 @@ with :math:`w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t` and
 :math:`G_t = Y_{<t}^\top K_{x,t}^{-1} Y_{<t}`. Both share one dual vector,
 :math:`\alpha_t = K_{xy,t}^{-1} y_t = K_{x,t}^{-1} (y_t - Y_{<t} w_t)`, so that neither needs a
 second factorisation. The spectral engine needs one eigendecomposition for all tasks, the Cholesky
-engine one Cholesky factorisation a task.
+engine one Cholesky factorisation per task.
 
 Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P = T (T - 1) / 2, S
 completions of the targets (S = 1 unless entries are missing, see :mod:`.spectrum`).
@@ -63,16 +63,30 @@ class Chain(NamedTuple):
     """[T], squared length of the dual vectors outside the span of the eigenvectors."""
 
 
-class SpectralGradient(NamedTuple):
+class KernelGradient(NamedTuple):
     r"""
-    The gradient of the weighted terms, in the eigenbasis:
-    dJ/dK = U [diag(K_diagonal) + F^T diag(K_weights) F] U^T with F = K_factors.
+    A gradient with respect to the kernel matrix and the targets, in the eigenbasis.
+
+    .. math:: \partial_K = U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
     """
 
-    K_diagonal: tf.Tensor
-    K_factors: tf.Tensor
-    K_weights: tf.Tensor
-    Yr: tf.Tensor
+    diagonal: TensorType
+    """[R], a."""
+
+    factors: TensorType
+    """[F, R]."""
+
+    weights: TensorType
+    """[F], w."""
+
+    Yr: TensorType
+    """[S R, T]."""
+
+
+class ChainGradient(NamedTuple):
+    """The gradient of the weighted terms."""
+
+    kernel: KernelGradient
     b: tf.Tensor
     sigma2: tf.Tensor
 
@@ -131,9 +145,8 @@ def log_likelihood_terms(
 @check_shapes("b: [T]", "sigma2: [T]")
 def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning: str) -> Chain:
     """Solve the chain on a spectrum: diagonal algebra and T systems of size T x T, O(R T^3)."""
-    lam, Yr, G0, num_rows, _, slack = spectrum
+    lam, Yr, G0, num_rows = spectrum.lam, spectrum.Yr, spectrum.G0, spectrum.num_rows
     num_tasks = Yr.shape[1]
-    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
     pairs = products_of_tasks(spectrum.split(Yr))
@@ -144,9 +157,11 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
     outside = outside_energy(residual_map, G0)
     quadratic = tf.reduce_sum(A * E, axis=0) + outside / sigma2
-    log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
+    log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - spectrum.rank) * tf.math.log(
+        sigma2
+    )
     terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
-    terms -= 0.5 * slack * b / sigma2
+    terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
     return Chain(terms, systems, d, A, outside)
 
@@ -171,7 +186,7 @@ def chain_gradient(
     chain: Chain,
     learning: str,
     weights: TensorType,
-) -> SpectralGradient:
+) -> ChainGradient:
     r"""
     Gradient of the weighted sum of the terms.
 
@@ -187,16 +202,16 @@ def chain_gradient(
 
     :param weights: g, what the terms are multiplied by.
     """
-    lam, Yr, G0, num_rows, _, slack = spectrum
+    lam, slack = spectrum.lam, spectrum.slack
     A, d = chain.A, chain.d
-    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
-    residual_map = np.eye(Yr.shape[1]) - chain.systems.W
+    num_tasks = spectrum.Yr.shape[1]
+    residual_map = np.eye(num_tasks) - chain.systems.W
     excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
     by_b = tf.linalg.matvec(excess, lam, transpose_a=True) - slack / sigma2
     by_sigma2 = (
         tf.reduce_sum(excess, axis=0)
-        + (outside_energy(residual_map, G0) + slack * b) / tf.square(sigma2)
-        - (num_rows - rank) / sigma2
+        + (outside_energy(residual_map, spectrum.G0) + slack * b) / tf.square(sigma2)
+        - (spectrum.num_rows - spectrum.rank) / sigma2
     )
     factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
     factor_weights = tf.repeat(weights * b, spectrum.copies)
@@ -207,13 +222,11 @@ def chain_gradient(
         by_sigma2 += low_rank.trace_I
         gYr -= low_rank.gYr
         factors = tf.concat([factors, low_rank.factors], axis=0)
-        task = np.nonzero(earlier_tasks(Yr.shape[1]))[0]
+        task = np.nonzero(earlier_tasks(num_tasks))[0]
         factor_weights = tf.concat([factor_weights, tf.gather(weights * b, task)], axis=0)
-    return SpectralGradient(
-        K_diagonal=-0.5 * tf.linalg.matvec(d, weights * b),
-        K_factors=factors,
-        K_weights=0.5 * factor_weights,
-        Yr=gYr,
+    diagonal = -0.5 * tf.linalg.matvec(d, weights * b)
+    return ChainGradient(
+        kernel=KernelGradient(diagonal, factors, 0.5 * factor_weights, gYr),
         b=0.5 * weights * by_b,
         sigma2=0.5 * weights * by_sigma2,
     )
@@ -237,7 +250,7 @@ def task_weight_uncertainty(
     Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
     :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
     """
-    lam, Yr, G0 = spectrum[:3]
+    Yr = spectrum.Yr
     L = chain.systems.L
     num_tasks = Yr.shape[1]
     mask = earlier_tasks(num_tasks)
@@ -245,12 +258,12 @@ def task_weight_uncertainty(
     Y_rows = tf.broadcast_to(tf.transpose(Yr), [num_tasks, num_tasks, tf.shape(Yr)[0]])
     F = mask[:, :, None] * d_rows * tf.linalg.triangular_solve(L, Y_rows)  # [T, T, R]
     back = tf.linalg.triangular_solve(L, F, adjoint=True)  # (I + G_t)^{-1} Y_<t^T diag(d_t)
-    masked_G0 = mask[:, :, None] * mask[:, None, :] * G0
+    masked_G0 = mask[:, :, None] * mask[:, None, :] * spectrum.G0
     outside = tf.linalg.trace(tf.linalg.cholesky_solve(L, masked_G0)) / tf.square(sigma2)
     squares = tf.reduce_sum(tf.square(F), axis=1)  # [T, R]
     return TaskWeightUncertainty(
         factors=tf.gather_nd(F, np.argwhere(mask)),
-        trace_K=tf.linalg.matvec(squares, lam),
+        trace_K=tf.linalg.matvec(squares, spectrum.lam),
         trace_I=tf.reduce_sum(squares, axis=1) + outside,
         gYr=tf.einsum("t,tur->ru", weights, back),
     )
@@ -302,38 +315,34 @@ def spectral_terms(  # type: ignore[no-untyped-def]
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         weights = tf.cast(weights, tf.float64)
         g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
-        g = SpectralGradient(*(tf.cast(part, dtype) for part in g))
-        gK = kernel_matrix_gradient(U, g.K_diagonal, g.K_factors, g.K_weights)
-        return gK, rotate_back(U, g.Yr, Y), g.b, g.sigma2
+        by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
+        return *leave_eigenbasis(g.kernel, U, Y), *by_tasks
 
     return tf.cast(chain.terms, dtype), gradient
 
 
-@check_shapes("U: [N, N]", "Y: [copies..., N, T]", "return: [copies..., N, T]")
-def rotate_back(U: TensorType, gYr: TensorType, Y: TensorType) -> tf.Tensor:
-    """Gradient with respect to Y from that with respect to Yr."""
-    if Y.shape.rank == 2:
-        return tf.matmul(U, gYr)
-    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], gYr.dtype))
-    return tf.matmul(U, tf.reshape(gYr, tf.shape(Y))) / weight
-
-
-@check_shapes("U: [N, R]", "diagonal: [R]", "factors: [F, R]", "weights: [F]", "return: [N, N]")
-def kernel_matrix_gradient(
-    U: TensorType, diagonal: TensorType, factors: TensorType, weights: TensorType
-) -> tf.Tensor:
-    r"""
-    A gradient with respect to K from its parts in the eigenbasis: one N x N product, and thin ones.
-
-    .. math:: U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
+@check_shapes("U: [N, N]", "Y: [copies..., N, T]")
+def leave_eigenbasis(
+    gradient: KernelGradient, U: TensorType, Y: TensorType
+) -> tuple[tf.Tensor, tf.Tensor]:
     """
-    F = tf.matmul(U, factors, transpose_b=True)  # [N, F]
-    low_rank = tf.matmul(F * weights, F, transpose_b=True)
-    return tf.matmul(U * diagonal, U, transpose_b=True) + low_rank
+    Gradients with respect to K and Y: one product of N x N matrices, and thin ones.
+
+    :param U: Eigenvectors of K.
+    :param Y: The targets, or completions of them; the results have its dtype.
+    """
+    g = KernelGradient(*(tf.cast(part, Y.dtype) for part in gradient))
+    F = tf.matmul(U, g.factors, transpose_b=True)  # [N, F]
+    low_rank = tf.matmul(F * g.weights, F, transpose_b=True)
+    gK = tf.matmul(U * g.diagonal, U, transpose_b=True) + low_rank
+    if Y.shape.rank == 2:
+        return gK, tf.matmul(U, g.Yr)
+    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
+    return gK, tf.matmul(U, tf.reshape(g.Yr, tf.shape(Y))) / weight
 
 
 def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str):  # type: ignore[no-untyped-def]
-    """The terms, and a function for their gradient, from one Cholesky factorisation a task."""
+    """The terms, and a function for their gradient, from one Cholesky factorisation per task."""
     dtype, num_tasks = Y.dtype, Y.shape[1]
     num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
     factors = [
