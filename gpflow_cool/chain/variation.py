@@ -3,13 +3,12 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 ROUNDING_UNITS = 10.0
 """Numbers that differ by up to this many units of rounding are equal."""
 
 
-def is_constant(low: Any, high: Any, dtype: DTypeLike = np.float64) -> Any:
+def is_constant(low: Any, high: Any, dtype: Any = np.float64) -> Any:
     """
     Whether columns of numbers are constant to rounding, from their smallest and largest numbers.
 

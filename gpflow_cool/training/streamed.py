@@ -9,9 +9,10 @@ from gpflow.mean_functions import MeanFunction
 
 from ..chain.spectrum import Spectrum
 from ..chain.terms import task_problems
+from ..lowrank.features import Features
 from ..lowrank.rows import Rows
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
-from ..lowrank.streaming import Features, RowSums, RowWeights, factor_gradient, row_weights
+from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
 from .profiled import ChainModel, ProfiledChain
 from .run import Evaluation
 
