@@ -1,9 +1,13 @@
 r"""
 The chain's terms, one task at a time and with second derivatives, in NumPy.
 
-The terms and the gradient with respect to the kernel matrix are written twice: here, for the inner
-problem of profiled training, and in TensorFlow in :mod:`.likelihood`, differentiable and on any
-device. NUMBERS
+The terms and the gradient with respect to the kernel matrix are written twice: here, for profiled
+training, and in TensorFlow in :mod:`.likelihood`, differentiable and on any device. The inner
+problem needs second derivatives, and dozens of small computations per kernel matrix. What the
+gradient in NumPy saves is measured by `benchmarks/twins.py` with T = 4 and 16 tasks: with that of
+TensorFlow, run eagerly, an evaluation of profiled training would take 1.4 to 1.9 times as long at
+N = 200 and 1.1 times as long at N = 800. Compiled, an evaluation would take as long as now, but
+compiling takes as long as 4 to 13 evaluations at N = 200, where a fit needs about ten.
 
 Letters: R eigenvectors, T tasks, Q problems (one task at one b and sigma2 each), S completions.
 """
