@@ -172,10 +172,60 @@ def products_of_tasks(Yr: TensorType) -> tf.Tensor:
     return tf.reshape(tf.einsum("srt,sru->rtu", Yr, Yr), [-1, Yr.shape[2] ** 2])
 
 
-@check_shapes("residual_map: [T, T]", "G0: [T, T]", "return: [T]")
-def outside_energy(residual_map: TensorType, G0: TensorType) -> tf.Tensor:
-    r"""Squared length of each residual outside the span, :math:`v_t^\top G_0 v_t`."""
-    return tf.reduce_sum(tf.matmul(residual_map, G0) * residual_map, axis=1)
+@check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")
+def outside_energy(V: TensorType, G0: TensorType) -> tf.Tensor:
+    r"""Squared length of Y v outside the span, :math:`v^\top G_0 v`, for the rows v of V."""
+    return tf.reduce_sum(tf.matmul(V, G0) * V, axis=1)
+
+
+def contrasts(systems: TaskSystems, learning: str) -> tuple[tf.Tensor, AnyNDArray]:
+    r"""
+    Vectors v of which the objective's derivative with respect to the matrices :math:`Y^\top
+    K_{x,t}^{-1} Y` is :math:`-\tfrac{1}{2} \sum_v v v^\top`, [V, T], and the task of each, [V].
+
+    They are :math:`e_t - w_t` and, if approximate, the rows of :math:`\mathrm{chol}(I + G_t)^{-1}`:
+    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.
+    """
+    num_tasks = systems.W.shape[0]
+    V, tasks = np.eye(num_tasks) - systems.W, np.arange(num_tasks)
+    if learning == "approximate":
+        mask = earlier_tasks(num_tasks)
+        eye = tf.eye(num_tasks, batch_shape=[num_tasks], dtype=tf.float64)
+        rows = tf.linalg.triangular_solve(systems.L, eye) * mask[:, None, :]
+        V = tf.concat([V, tf.gather_nd(rows, np.argwhere(mask))], axis=0)
+        tasks = np.concatenate([tasks, np.nonzero(mask)[0]])
+    return V, tasks
+
+
+@check_shapes("V: [V, T]", "tasks: [V]", "d: [R, T]", "b: [T]", "weights: [T]")
+def contrast_gradient(
+    spectrum: Spectrum,
+    V: TensorType,
+    tasks: AnyNDArray,
+    d: TensorType,
+    b: TensorType,
+    weights: TensorType,
+) -> KernelGradient:
+    r"""
+    Gradient of weighted terms with respect to the kernel matrix and the targets.
+
+    .. math:: \partial_K = \tfrac{1}{2} \sum_t g_t b_t \left( \sum_v \alpha_v \alpha_v^\top
+              - K_{x,t}^{-1} \right), \qquad \partial_Y = -\sum_t g_t \sum_v \alpha_v v^\top,
+              \qquad \alpha_v = K_{x,t}^{-1} Y v
+
+    :param V: The vectors v, see :func:`contrasts`.
+    :param tasks: The task of each vector.
+    :param d: 1 / (b lam + sigma2).
+    :param weights: g, the weights of the terms.
+    """
+    YV = tf.matmul(spectrum.Yr, V, transpose_b=True)
+    A = tf.reshape(tf.gather(d, tasks, axis=1) * spectrum.split(YV), tf.shape(YV))  # [S R, V]
+    return KernelGradient(
+        diagonal=-0.5 * tf.linalg.matvec(d, weights * b),
+        factors=tf.reshape(tf.transpose(A), [-1, tf.shape(spectrum.lam)[0]]),  # [V S, R]
+        weights=0.5 * tf.repeat(tf.gather(weights * b, tasks), spectrum.copies),
+        Yr=-tf.matmul(A * tf.gather(weights, tasks), V),
+    )
 
 
 @check_shapes("b: [T]", "sigma2: [T]", "weights: [T]")
@@ -190,83 +240,29 @@ def chain_gradient(
     r"""
     Gradient of the weighted sum of the terms.
 
-    .. math::
+    .. math:: dJ = \tfrac{1}{2} \sum_t g_t \left[ \sum_v \alpha_v^\top (dS_t) \alpha_v
+              - \mathrm{tr}(K_{x,t}^{-1} \, dS_t) \right], \qquad
+              dS_t = b_t \, dK, \; K \, db_t \; \text{or} \; I \, d\sigma^2_t
 
-        dJ = \tfrac{1}{2} \sum_t g_t \left[ \alpha_t^\top (dS_t) \alpha_t
-             - \mathrm{tr}(Q_t \, dS_t) \right],
-        \qquad dS_t = b_t \, dK, \; K \, db_t \; \text{or} \; I \, d\sigma^2_t
+    with v and :math:`\alpha_v` as in :func:`contrast_gradient`.
 
-    with :math:`Q_t = K_{x,t}^{-1}` (hierarchical) or :math:`K_{xy,t}^{-1}` (approximate), and
-    :math:`\partial J / \partial Y = -\sum_t g_t \alpha_t (e_t - w_t)^\top` plus, if approximate,
-    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|`.
-
-    :param weights: g, what the terms are multiplied by.
+    :param weights: g, the weights of the terms.
     """
-    lam, slack = spectrum.lam, spectrum.slack
-    A, d = chain.A, chain.d
-    num_tasks = spectrum.Yr.shape[1]
-    residual_map = np.eye(num_tasks) - chain.systems.W
-    excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
+    lam, slack, d = spectrum.lam, spectrum.slack, chain.d
+    V, tasks = contrasts(chain.systems, learning)
+    kernel = contrast_gradient(spectrum, V, tasks, d, b, weights)
+    own = np.eye(spectrum.Yr.shape[1])[tasks]  # [V, T], adds up the vectors of each task
+    factors = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # [V, S, R]
+    squares = tf.reduce_sum(tf.square(factors), axis=1)
+    excess = tf.matmul(squares, own, transpose_a=True) - d  # [R, T]
+    outside = tf.linalg.matvec(own, outside_energy(V, spectrum.G0), transpose_a=True)
     by_b = tf.linalg.matvec(excess, lam, transpose_a=True) - slack / sigma2
     by_sigma2 = (
         tf.reduce_sum(excess, axis=0)
-        + (outside_energy(residual_map, spectrum.G0) + slack * b) / tf.square(sigma2)
+        + (outside + slack * b) / tf.square(sigma2)
         - (spectrum.num_rows - spectrum.rank) / sigma2
     )
-    factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
-    factor_weights = tf.repeat(weights * b, spectrum.copies)
-    gYr = -tf.matmul(A * weights, residual_map)
-    if learning == "approximate":
-        low_rank = task_weight_uncertainty(spectrum, chain, sigma2, weights)
-        by_b += low_rank.trace_K
-        by_sigma2 += low_rank.trace_I
-        gYr -= low_rank.gYr
-        factors = tf.concat([factors, low_rank.factors], axis=0)
-        task = np.nonzero(earlier_tasks(num_tasks))[0]
-        factor_weights = tf.concat([factor_weights, tf.gather(weights * b, task)], axis=0)
-    diagonal = -0.5 * tf.linalg.matvec(d, weights * b)
-    return ChainGradient(
-        kernel=KernelGradient(diagonal, factors, 0.5 * factor_weights, gYr),
-        b=0.5 * weights * by_b,
-        sigma2=0.5 * weights * by_sigma2,
-    )
-
-
-class TaskWeightUncertainty(NamedTuple):
-    """What :math:`K_{x,t}^{-1} - K_{xy,t}^{-1}` adds to the gradient of the approximate chain."""
-
-    factors: tf.Tensor
-    """[P, R], row (t, u < t) is row u of (chol(I + G_t))^{-1} Y_<t^T diag(d_t)."""
-
-    trace_K: tf.Tensor
-    trace_I: tf.Tensor
-    gYr: tf.Tensor
-
-
-def task_weight_uncertainty(
-    spectrum: Spectrum, chain: Chain, sigma2: TensorType, weights: TensorType
-) -> TaskWeightUncertainty:
-    r"""
-    Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
-    :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
-    """
-    Yr = spectrum.Yr
-    L = chain.systems.L
-    num_tasks = Yr.shape[1]
-    mask = earlier_tasks(num_tasks)
-    d_rows = tf.transpose(chain.d)[:, None, :]  # [T, 1, R]
-    Y_rows = tf.broadcast_to(tf.transpose(Yr), [num_tasks, num_tasks, tf.shape(Yr)[0]])
-    F = mask[:, :, None] * d_rows * tf.linalg.triangular_solve(L, Y_rows)  # [T, T, R]
-    back = tf.linalg.triangular_solve(L, F, adjoint=True)  # (I + G_t)^{-1} Y_<t^T diag(d_t)
-    masked_G0 = mask[:, :, None] * mask[:, None, :] * spectrum.G0
-    outside = tf.linalg.trace(tf.linalg.cholesky_solve(L, masked_G0)) / tf.square(sigma2)
-    squares = tf.reduce_sum(tf.square(F), axis=1)  # [T, R]
-    return TaskWeightUncertainty(
-        factors=tf.gather_nd(F, np.argwhere(mask)),
-        trace_K=tf.linalg.matvec(squares, spectrum.lam),
-        trace_I=tf.reduce_sum(squares, axis=1) + outside,
-        gYr=tf.einsum("t,tur->ru", weights, back),
-    )
+    return ChainGradient(kernel, b=0.5 * weights * by_b, sigma2=0.5 * weights * by_sigma2)
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
@@ -349,8 +345,7 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
         tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
         for t in range(num_tasks)
     ]
-    whitened = [tf.linalg.triangular_solve(L, Y) for L in factors]
-    Yw = [tf.cast(X, tf.float64) for X in whitened]
+    Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
     systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
     residual_map = np.eye(num_tasks) - systems.W
     E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
@@ -365,21 +360,14 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
         gb, gs = [], []
+        V, tasks = contrasts(systems, learning)
+        eye = tf.eye(tf.shape(K)[0], dtype=dtype)
         for t, L in enumerate(factors):
-            w = tf.cast(residual_map[t], dtype)
-            e = tf.cast(E[t], dtype)[:, None]
-            alpha = tf.linalg.triangular_solve(L, e, adjoint=True)  # [N, 1]
-            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(
-                L, tf.eye(tf.shape(K)[0], dtype=dtype)
-            )
-            gY -= weights[t] * alpha * w
-            if learning == "approximate":
-                Lm = tf.cast(systems.L[t, :t, :t], dtype)
-                half = tf.linalg.triangular_solve(L, whitened[t][:, :t], adjoint=True)
-                F = tf.linalg.triangular_solve(Lm, tf.transpose(half))  # [t, N]
-                S += tf.matmul(F, F, transpose_a=True)
-                back = tf.linalg.triangular_solve(Lm, F, adjoint=True)
-                gY -= weights[t] * tf.pad(tf.transpose(back), [[0, 0], [0, num_tasks - t]])
+            v = tf.gather(V, np.flatnonzero(tasks == t))
+            Yv = tf.cast(tf.matmul(Yw[t], v, transpose_b=True), dtype)
+            alpha = tf.linalg.triangular_solve(L, Yv, adjoint=True)  # [N, V_t]
+            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(L, eye)
+            gY -= weights[t] * tf.matmul(alpha, tf.cast(v, dtype))
             gK += (0.5 * weights[t] * b[t]) * S
             gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
             gs.append(0.5 * weights[t] * tf.linalg.trace(S))

@@ -260,29 +260,24 @@ def add_weight_uncertainty(
 
 @check_shapes("parameters: [T, 2]")
 def kernel_gradient(problems: TaskProblems, parameters: AnyNDArray) -> KernelGradient:
-    r"""
-    Gradient of the sum of all terms, at (b, sigma2) of all tasks.
-
-    .. math::
-
-        \partial_K = \tfrac{1}{2} \sum_t b_t (\alpha_t \alpha_t^\top - Q_t), \qquad
-        \partial_Y = -\sum_t \alpha_t (e_t - w_t)^\top
-                    \left[ - \sum_t K_{x,t}^{-1} Y_{<t} (I + G_t)^{-1} \right]
-
-    with :math:`Q_t = K_{x,t}^{-1}` (hierarchical) or, with the bracket, :math:`K_{x,t}^{-1} -
-    F_t^\top F_t` (approximate), :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
     """
-    num_tasks = len(parameters)
-    b = parameters[:, 0]
-    solved = task_residuals(problems, np.arange(num_tasks), parameters)
-    mask, d, a = solved.mask, solved.d, solved.a
-    num_copies, rank = a.shape[1:]
-    factors, weights = a.reshape(-1, rank), np.repeat(0.5 * b, num_copies)
-    gYr = -(a.reshape(num_tasks, -1).T @ solved.contrast)
+    Gradient of the sum of all terms with respect to the kernel matrix and the targets.
+
+    The formula is that of :func:`.likelihood.contrast_gradient`.
+
+    :param parameters: (b, sigma2) of all tasks.
+    """
+    b, tasks = parameters[:, 0], np.arange(len(parameters))
+    solved = task_residuals(problems, tasks, parameters)
+    V = solved.contrast
     if problems.learning == "approximate":
-        L_inverse = np.linalg.inv(np.linalg.cholesky(solved.M))
-        F = mask[:, :, None] * d[:, None] * (L_inverse @ problems.spectrum.Yr.T)  # [T, T, R]
-        factors = np.concatenate([factors, F[mask]])
-        weights = np.concatenate([weights, 0.5 * b[np.nonzero(mask)[0]]])
-        gYr -= np.sum(np.swapaxes(F, 1, 2) @ L_inverse, axis=0)
-    return KernelGradient(-0.5 * b @ d, factors, weights, gYr)
+        V = np.concatenate([V, np.linalg.inv(np.linalg.cholesky(solved.M))[solved.mask]])
+        tasks = np.concatenate([tasks, np.nonzero(solved.mask)[0]])
+    rank = solved.d.shape[1]
+    A = solved.d[tasks, None] * (V @ problems.spectrum.Yr.T).reshape(len(V), -1, rank)  # [V, S, R]
+    return KernelGradient(
+        diagonal=-0.5 * b @ solved.d,
+        factors=A.reshape(-1, rank),
+        weights=np.repeat(0.5 * b[tasks], A.shape[1]),
+        Yr=-A.reshape(len(V), -1).T @ V,
+    )

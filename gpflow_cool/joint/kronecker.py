@@ -14,11 +14,12 @@ Letters: N rows, M test points, T tasks, j a rotated task.
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
-from ..chain.likelihood import KernelGradient, leave_eigenbasis
+from ..chain.likelihood import KernelGradient, contrast_gradient, leave_eigenbasis
 from ..chain.recovery import mixing_matrix, symmetric
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..linalg import LOG_2PI, eigh, log_densities_of_squares
@@ -212,26 +213,21 @@ def spectrum_evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> Evidence
                      - \mathrm{diag}(H^\top 1 + N - R - \tau d)) P^{-1}
     """
     lam, slack, d, V = spectrum.lam, spectrum.slack, basis.d, basis.P_inverse
-    Z, H = basis.rotate(spectrum.Yr), basis.shrinkage(lam)
-    A = tf.reshape(spectrum.split(Z) * H, tf.shape(Z))  # [S R, T]
-    weighted = tf.reshape(spectrum.split(A) * lam[:, None], tf.shape(A))
+    H, tasks = basis.shrinkage(lam), np.arange(d.shape[0])
+    kernel = contrast_gradient(spectrum, V, tasks, H, d, tf.ones_like(d))
+    rotated = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # A^T, [T, S, R]
     outside = basis.rotate(tf.matmul(V, spectrum.G0))
 
-    def to_tasks(inside: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
-        half = tf.matmul(V, inside - tf.linalg.diag(diagonal), transpose_a=True)
-        return 0.5 * tf.matmul(half, V)
+    def to_tasks(weights: tf.Tensor, rest: tf.Tensor) -> tf.Tensor:
+        inside = tf.einsum("tsr,usr->tu", rotated * weights, rotated) + rest
+        inside -= tf.linalg.diag(tf.linalg.matvec(H, weights, transpose_a=True))
+        return 0.5 * tf.matmul(V, tf.matmul(inside, V), transpose_a=True)
 
-    signal = tf.linalg.matvec(H, lam, transpose_a=True) + slack
-    noise = tf.reduce_sum(H, axis=0) + (spectrum.num_rows - spectrum.rank) - slack * d
+    empty = spectrum.num_rows - spectrum.rank - slack * d
     return EvidenceGradient(
-        kernel=KernelGradient(
-            diagonal=-0.5 * tf.linalg.matvec(H, d),
-            factors=tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]]),  # [T S, R]
-            weights=tf.repeat(0.5 * d, spectrum.copies),
-            Yr=-tf.matmul(A, V),
-        ),
-        C=to_tasks(tf.matmul(A, weighted, transpose_a=True), signal),
-        Sigma=to_tasks(tf.matmul(A, A, transpose_a=True) + outside, noise),
+        kernel,
+        C=to_tasks(lam, -slack * tf.eye(len(tasks), dtype=V.dtype)),
+        Sigma=to_tasks(tf.ones_like(lam), outside - tf.linalg.diag(empty)),
     )
 
 

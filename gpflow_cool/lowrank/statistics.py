@@ -20,7 +20,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from ..chain.likelihood import Chain, chain_gradient, earlier_tasks, solve_chain
+from ..chain.likelihood import chain_gradient, contrasts, solve_chain
 from ..chain.spectrum import Spectrum
 from ..joint.kronecker import (
     TaskBasis,
@@ -122,7 +122,7 @@ def statistics_log_likelihoods(
 
         def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
             g64 = tf.cast(weights, tf.float64)
-            V, tasks = contrasts(chain, learning)
+            V, tasks = contrasts(chain.systems, learning)
             by_parts = statistics_gradient(known, V, tasks, chain.d, b64, sigma64, g64)
             rest = chain_gradient(known.spectrum, b64, sigma64, chain, learning, g64)
             return *by_parts, *(tf.cast(g, b.dtype) for g in (rest.b, rest.sigma2))
@@ -130,26 +130,6 @@ def statistics_log_likelihoods(
         return tf.cast(chain.terms, b.dtype), gradient
 
     return terms(*statistics, tf.convert_to_tensor(b), tf.convert_to_tensor(sigma2))
-
-
-def contrasts(chain: Chain, learning: str) -> tuple[tf.Tensor, AnyNDArray]:
-    r"""
-    The vectors v, and the task of each, with which the objective is
-    :math:`-\tfrac{1}{2} \sum_v v^\top G_t v` plus what does not depend on the targets.
-
-    They are :math:`e_t - w_t` and, if approximate, the rows of :math:`\mathrm{chol}(I + G_t)^{-1}`:
-    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.
-    """
-    num_tasks = chain.systems.W.shape[0]
-    V = np.eye(num_tasks) - chain.systems.W
-    tasks = np.arange(num_tasks)
-    if learning == "approximate":
-        mask = earlier_tasks(num_tasks)
-        eye = tf.eye(num_tasks, batch_shape=[num_tasks], dtype=tf.float64)
-        rows = tf.linalg.triangular_solve(chain.systems.L, eye)
-        V = tf.concat([V, tf.boolean_mask(rows * mask[:, None, :], mask > 0)], axis=0)
-        tasks = np.concatenate([tasks, np.nonzero(mask)[0]])
-    return V, tasks
 
 
 def statistics_gradient(
