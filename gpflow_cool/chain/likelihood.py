@@ -38,29 +38,18 @@ ENGINES = ("auto", "spectral", "cholesky")
 class TaskSystems(NamedTuple):
     """The T systems of size T x T that both engines share."""
 
-    W: tf.Tensor
-    """[T, T], row t holds the weights of the tasks before t; strictly lower triangular."""
-
-    L: tf.Tensor
-    """[T, T, T], Cholesky factors of I + G_t, padded with the identity."""
+    W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
+    L: tf.Tensor  # [T, T, T], Cholesky factors of I + G_t, padded with the identity
 
 
 class Chain(NamedTuple):
     """The chain solved on a spectrum."""
 
-    terms: tf.Tensor
-    """[T], the conditional log likelihoods."""
-
+    terms: tf.Tensor  # [T], the conditional log likelihoods
     systems: TaskSystems
-
-    d: tf.Tensor
-    """[R, T], 1 / (b_t lam + sigma2_t)."""
-
-    A: tf.Tensor
-    """[S R, T], the dual vectors alpha_t in the eigenbasis."""
-
-    outside: tf.Tensor | float = 0.0
-    """[T], squared length of the dual vectors outside the span of the eigenvectors."""
+    d: tf.Tensor  # [R, T], 1 / (b_t lam + sigma2_t)
+    A: tf.Tensor  # [S R, T], the dual vectors alpha_t in the eigenbasis
+    outside: tf.Tensor | float = 0.0  # [T], squared length of the dual vectors outside the span
 
 
 class KernelGradient(NamedTuple):
@@ -70,17 +59,10 @@ class KernelGradient(NamedTuple):
     .. math:: \partial_K = U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
     """
 
-    diagonal: TensorType
-    """[R], a."""
-
-    factors: TensorType
-    """[F, R]."""
-
-    weights: TensorType
-    """[F], w."""
-
-    Yr: TensorType
-    """[S R, T]."""
+    diagonal: TensorType  # [R], a
+    factors: TensorType  # [F, R]
+    weights: TensorType  # [F], w
+    Yr: TensorType  # [S R, T]
 
 
 class ChainGradient(NamedTuple):

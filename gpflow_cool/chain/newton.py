@@ -58,15 +58,10 @@ class InnerSolution(NamedTuple):
 class Search(NamedTuple):
     """Q problems on their way to an optimum; the arrays change in place."""
 
-    tasks: AnyNDArray
-    """[Q], all tasks from the first start, then all from the second, and so on."""
-
-    x: AnyNDArray
-    """[Q, 2], (log b, log sigma2)."""
-
+    tasks: AnyNDArray  # [Q], all tasks from the first start, then all from the second, and so on
+    x: AnyNDArray  # [Q, 2], (log b, log sigma2)
     terms: Terms
-    box: Box
-    """Bounds of the Q problems, not of the T tasks."""
+    box: Box  # bounds of the Q problems, not of the T tasks
 
     def best(self) -> AnyNDArray:
         """[T], the problem that is best for each task."""
@@ -78,11 +73,8 @@ class Search(NamedTuple):
 class Step(NamedTuple):
     """A step in (log b, log sigma2) for Q problems."""
 
-    direction: AnyNDArray
-    """[Q, 2]."""
-
-    gain: AnyNDArray
-    """[Q], what the step would gain if the problem were linear."""
+    direction: AnyNDArray  # [Q, 2]
+    gain: AnyNDArray  # [Q], what the step would gain if the problem were linear
 
 
 @check_shapes("starts: [S, T, 2]")

@@ -44,7 +44,7 @@ class MultitaskParameters(NamedTuple):
 @check_shapes("W: [T, T]", "return: [T, T]")
 def mixing_matrix(W: TensorType) -> tf.Tensor:
     r"""
-    What takes the chain's innovations to the tasks.
+    The map from the chain's innovations to the tasks.
 
     .. math:: A = (I - W)^{-1}
     """
@@ -162,15 +162,6 @@ def monte_carlo_correlation(
     return tf.reduce_mean(weight_correlation(weights, floor), axis=0)
 
 
-@check_shapes("W: [T, T]", "b: [T]", "sigma2: [T]", "rho: [T, T]")
-def multitask_parameters(
-    W: TensorType, b: TensorType, sigma2: TensorType, rho: TensorType
-) -> MultitaskParameters:
-    """The joint model's matrices from the chain's parameters; see the functions above."""
-    B = input_covariance(b, rho)
-    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
-
-
 @check_shapes("b: [T]", "sigma2: [T]")
 def recover(
     spectrum: Spectrum,
@@ -192,7 +183,8 @@ def recover(
         rho = map_correlation(spectrum, chain)
     else:
         rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-    return multitask_parameters(chain.systems.W, b, sigma2, rho)
+    W, B = chain.systems.W, input_covariance(b, rho)
+    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
 
 
 # Averages over orders of the tasks ---------------------------------------------------------------
@@ -209,26 +201,6 @@ def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyND
     return [np.array(order) for order in orders]
 
 
-def recover_in_order(
-    spectrum: Spectrum,
-    order: AnyNDArray,
-    starts: AnyNDArray,
-    box: Box,
-    learning: str,
-) -> MultitaskParameters:
-    """
-    Solve the inner problem with the tasks in some order, and recover the joint model's matrices.
-
-    :param spectrum: In NumPy arrays, with the tasks in their own order.
-    :param starts: [S, T, 2], (b, sigma2) to start from, in the tasks' own order, as is `box`.
-    :return: In the new order.
-    """
-    spectrum = spectrum.of_tasks(order)
-    box = Box(box.lower[order], box.upper[order])
-    solution = solve(task_problems(spectrum, learning), starts[:, order], box)
-    return recover(spectrum, tf.constant(solution.b), tf.constant(solution.sigma2), learning)
-
-
 @check_shapes("starts: [S, T, 2]", "return[0]: [T, T]", "return[1]: [T, T]")
 def average_over_orders(
     spectrum: Spectrum,
@@ -242,13 +214,18 @@ def average_over_orders(
 
     .. math:: \bar{C} = \frac{1}{S} \sum_s \Pi_s^\top C_s \Pi_s
 
-    with :math:`\Pi_s` the permutation that brings the tasks into order s.
+    with :math:`\Pi_s` the permutation that brings the tasks into order s. The inner problem is
+    solved anew for each order.
+
+    :param starts: (b, sigma2) to start from, in the tasks' own order, as is `box`.
     """
     num_tasks = starts.shape[1]
     C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
     spectrum = spectrum.numpy()
     for order in orders:
-        parameters = recover_in_order(spectrum, order, starts, box, learning)
-        C[np.ix_(order, order)] += parameters.C.numpy() / len(orders)
-        Sigma[np.ix_(order, order)] += parameters.Sigma.numpy() / len(orders)
+        reordered, bounds = spectrum.of_tasks(order), Box(box.lower[order], box.upper[order])
+        best = solve(task_problems(reordered, learning), starts[:, order], bounds)
+        found = recover(reordered, tf.constant(best.b), tf.constant(best.sigma2), learning)
+        C[np.ix_(order, order)] += found.C.numpy() / len(orders)
+        Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma

@@ -6,7 +6,6 @@ b_t multiplies the kernel, so that only the product of b and the kernel's own va
 """
 
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -132,23 +131,16 @@ def positive_or_one(value: float) -> float:
     return value if np.isfinite(value) and value > 0 else 1.0
 
 
-class ChainStart(NamedTuple):
-    """Where to start b and sigma2, each [T]."""
-
-    b: AnyNDArray
-    sigma2: AnyNDArray
-
-
-def chain_start(kernel_variance: float, scales: AnyNDArray) -> ChainStart:
+def chain_start(kernel_variance: float, scales: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
-    Start with signal that explains all the variance, and noise of a tenth of it.
+    b and sigma2 to start from: signal that explains all the variance, and noise of a tenth of it.
 
     With more noise, training may end where everything is noise.
 
     :param kernel_variance: Mean of the kernel matrix's diagonal.
     :param scales: The tasks' variances, see :func:`task_scales`.
     """
-    return ChainStart(scales / positive_or_one(kernel_variance), NOISE_FRACTION * scales)
+    return scales / positive_or_one(kernel_variance), NOISE_FRACTION * scales
 
 
 def half_median_distance(X: AnyNDArray, seed: int = 0) -> float:
@@ -188,9 +180,9 @@ def chain_parameters(
             " prior of the weights between tasks assumes comparable scales: standardise Y.",
             stacklevel=3,
         )
-    start = chain_start(kernel_variance, scales)
-    b = checks.positive_vector(start.b if b is None else b, "b", len(scales))
-    sigma2 = start.sigma2 if sigma2 is None else sigma2
+    start_b, start_sigma2 = chain_start(kernel_variance, scales)
+    b = checks.positive_vector(start_b if b is None else b, "b", len(scales))
+    sigma2 = start_sigma2 if sigma2 is None else sigma2
     sigma2 = checks.positive_vector(sigma2, "sigma2", len(scales))
     return (
         Parameter(b, transform=positive(lower=0.0)),

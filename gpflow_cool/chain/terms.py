@@ -75,26 +75,13 @@ def pairs_of_tasks(num_tasks: int) -> tuple[AnyNDArray, AnyNDArray]:
 class Residuals(NamedTuple):
     """What is left of Q tasks when those before them have explained what they can."""
 
-    d: AnyNDArray
-    """[Q, R], 1 / (b lam + sigma2)."""
-
-    mask: AnyNDArray
-    """[Q, T], true for the tasks before."""
-
-    M: AnyNDArray
-    """[Q, T, T], I + G_t, padded with the identity."""
-
-    w: AnyNDArray
-    """[Q, T], weights of the tasks before."""
-
-    contrast: AnyNDArray
-    """[Q, T], e_t - w_t."""
-
-    e: AnyNDArray
-    """[Q, S, R], the residuals in the eigenbasis."""
-
-    a: AnyNDArray
-    """[Q, S, R], the dual vectors alpha_t in the eigenbasis, d e."""
+    d: AnyNDArray  # [Q, R], 1 / (b lam + sigma2)
+    mask: AnyNDArray  # [Q, T], true for the tasks before
+    M: AnyNDArray  # [Q, T, T], I + G_t, padded with the identity
+    w: AnyNDArray  # [Q, T], weights of the tasks before
+    contrast: AnyNDArray  # [Q, T], e_t - w_t
+    e: AnyNDArray  # [Q, S, R], the residuals in the eigenbasis
+    a: AnyNDArray  # [Q, S, R], the dual vectors alpha_t in the eigenbasis, d e
 
     @property
     def both(self) -> AnyNDArray:

@@ -28,17 +28,10 @@ from ..linalg import LOG_2PI, eigh, log_densities_of_squares
 class TaskBasis(NamedTuple):
     """The basis in which signal and noise are diagonal together."""
 
-    P: tf.Tensor
-    """[T, T], from rotated tasks to tasks: Sigma = P P^T."""
-
-    P_inverse: tf.Tensor
-    """[T, T]."""
-
-    d: tf.Tensor
-    """[T], signal variances: C = P diag(d) P^T."""
-
-    log_det: tf.Tensor
-    """[], log |det P|."""
+    P: tf.Tensor  # [T, T], from rotated tasks to tasks: Sigma = P P^T
+    P_inverse: tf.Tensor  # [T, T]
+    d: tf.Tensor  # [T], signal variances: C = P diag(d) P^T
+    log_det: tf.Tensor  # [], log |det P|
 
     @check_shapes("lam: [R]", "return: [R, T]")
     def shrinkage(self, lam: TensorType) -> tf.Tensor:
@@ -59,18 +52,10 @@ class JointSolution(NamedTuple):
     inducing points.
     """
 
-    U: tf.Tensor
-    """[N, N], eigenvectors of K; of low rank, the map from a cross-covariance to them."""
-
-    lam: tf.Tensor
-    """[N], eigenvalues of K."""
-
-    Z: tf.Tensor
-    """[N, T], rotated targets."""
-
-    alpha: tf.Tensor
-    """[N, T], the factor of a cross-covariance in the predicted mean."""
-
+    U: tf.Tensor  # [N, N], eigenvectors of K; of low rank, the map from a cross-covariance to them
+    lam: tf.Tensor  # [N], eigenvalues of K
+    Z: tf.Tensor  # [N, T], rotated targets
+    alpha: tf.Tensor  # [N, T], the factor of a cross-covariance in the predicted mean
     P: tf.Tensor
     P_inverse: tf.Tensor
     d: tf.Tensor
@@ -84,41 +69,39 @@ class JointSolution(NamedTuple):
 
 @check_shapes("W: [T, T]", "B: [T, T]", "sigma2: [T]")
 def chain_task_basis(W: TensorType, B: TensorType, sigma2: TensorType) -> TaskBasis:
-    r"""
+    """
     Task basis of C = A B A^T and Sigma = A diag(sigma2) A^T, where A = (I - W)^{-1}.
 
-    .. math:: \mathrm{diag}(\sigma)^{-1} B \, \mathrm{diag}(\sigma)^{-1}
-              = V \mathrm{diag}(d) V^\top, \qquad P = A \, \mathrm{diag}(\sigma) \, V
-
-    A diag(sigma) is the Cholesky factor of Sigma already, and its inverse is known exactly: neither
-    C nor Sigma is factorised, so that a nearly singular Sigma loses no digits.
+    A diag(sigma) is the Cholesky factor of Sigma, whitens C to B / (sigma sigma^T), and its inverse
+    is known exactly. Neither C nor Sigma is factorised: a nearly singular Sigma loses no digits.
     """
     deviation = tf.sqrt(sigma2)
-    d, V = tf.linalg.eigh(B / (deviation[:, None] * deviation[None, :]))
     eye = tf.eye(tf.shape(W)[0], dtype=W.dtype)
-    return TaskBasis(
-        P=tf.matmul(mixing_matrix(W) * deviation, V),
-        P_inverse=tf.matmul(V / deviation[:, None], eye - W, transpose_a=True),
-        d=tf.maximum(d, tf.zeros_like(d)),
-        log_det=tf.reduce_sum(tf.math.log(deviation)),
-    )
+    L, L_inverse = mixing_matrix(W) * deviation, (eye - W) / deviation[:, None]
+    return whitened_basis(L, L_inverse, B / (deviation[:, None] * deviation[None, :]))
 
 
 @check_shapes("C: [T, T]", "Sigma: [T, T]")
 def task_basis(C: TensorType, Sigma: TensorType) -> TaskBasis:
+    """Task basis of any C and any positive definite Sigma."""
+    L = tf.linalg.cholesky(Sigma)
+    half = tf.linalg.triangular_solve(L, C)
+    L_inverse = tf.linalg.triangular_solve(L, tf.eye(tf.shape(L)[0], dtype=L.dtype))
+    return whitened_basis(L, L_inverse, tf.linalg.triangular_solve(L, tf.transpose(half)))
+
+
+@check_shapes("L: [T, T]", "L_inverse: [T, T]", "whitened: [T, T]")
+def whitened_basis(L: TensorType, L_inverse: TensorType, whitened: TensorType) -> TaskBasis:
     r"""
-    Task basis of any C and any positive definite Sigma.
+    Task basis from a triangular factor of Sigma and the task covariance whitened by it.
 
     .. math:: \Sigma = L L^\top, \qquad L^{-1} C L^{-\top} = V \mathrm{diag}(d) V^\top, \qquad
               P = L V
     """
-    L = tf.linalg.cholesky(Sigma)
-    half = tf.linalg.triangular_solve(L, C)
-    d, V = tf.linalg.eigh(tf.linalg.triangular_solve(L, tf.transpose(half)))
-    eye = tf.eye(tf.shape(L)[0], dtype=L.dtype)
+    d, V = tf.linalg.eigh(whitened)
     return TaskBasis(
         P=tf.matmul(L, V),
-        P_inverse=tf.matmul(V, tf.linalg.triangular_solve(L, eye), transpose_a=True),
+        P_inverse=tf.matmul(V, L_inverse, transpose_a=True),
         d=tf.maximum(d, tf.zeros_like(d)),
         log_det=tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))),
     )

@@ -22,40 +22,24 @@ from gpflow.base import AnyNDArray, TensorType
 
 from ..chain.likelihood import chain_gradient, contrasts, solve_chain
 from ..chain.spectrum import Spectrum
-from ..joint.kronecker import (
-    TaskBasis,
-    spectrum_evidence_gradient,
-    spectrum_log_evidence,
-    task_basis,
-)
+from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence, task_basis
 from ..linalg import eigh
 
 
 class Statistics(NamedTuple):
     """Sums over rows, all in float64."""
 
-    FF: tf.Tensor
-    """[R, R], F^T F."""
-
-    FY: tf.Tensor
-    """[R, T], F^T Y."""
-
-    YY: tf.Tensor
-    """[T, T], Y^T Y."""
-
-    trace: tf.Tensor
-    """[], trace of K."""
-
-    num_rows: tf.Tensor
-    """[], N as a float."""
+    FF: tf.Tensor  # [R, R], F^T F
+    FY: tf.Tensor  # [R, T], F^T Y
+    YY: tf.Tensor  # [T, T], Y^T Y
+    trace: tf.Tensor  # [], trace of K
+    num_rows: tf.Tensor  # [], N as a float
 
 
 class Decomposition(NamedTuple):
     """F^T F = E diag(lam) E^T, and the targets in that basis."""
 
-    E: tf.Tensor
-    """[R, R], eigenvectors."""
-
+    E: tf.Tensor  # [R, R], eigenvectors
     spectrum: Spectrum
 
 
@@ -198,7 +182,9 @@ def statistics_log_evidence(statistics: Statistics, C: TensorType, Sigma: Tensor
 
         def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
             g64 = tf.cast(g, tf.float64)
-            by_parts = joint_statistics_gradient(known, basis)
+            tasks, ones = np.arange(C.shape[0]), tf.ones_like(basis.d)
+            d = basis.shrinkage(known.spectrum.lam)
+            by_parts = statistics_gradient(known, basis.P_inverse, tasks, d, basis.d, ones, ones)
             by = spectrum_evidence_gradient(known.spectrum, basis)
             by_tasks = (tf.cast(g64 * part, C.dtype) for part in (by.C, by.Sigma))
             return *(g64 * part for part in by_parts), *by_tasks
@@ -206,10 +192,3 @@ def statistics_log_evidence(statistics: Statistics, C: TensorType, Sigma: Tensor
         return tf.cast(value, C.dtype), gradient
 
     return evidence(*statistics, tf.convert_to_tensor(C), tf.convert_to_tensor(Sigma))
-
-
-def joint_statistics_gradient(known: Decomposition, basis: TaskBasis) -> Statistics:
-    """Gradient of the log evidence: rotated task j has b = d_j, sigma2 = 1 and weight 1."""
-    ones, tasks = tf.ones_like(basis.d), np.arange(basis.d.shape[0])
-    d = basis.shrinkage(known.spectrum.lam)
-    return statistics_gradient(known, basis.P_inverse, tasks, d, basis.d, ones, ones)

@@ -25,17 +25,10 @@ from .statistics import Statistics, row_statistics
 class RowWeights(NamedTuple):
     """Derivatives of the objective with respect to sums over rows of K_mn and Y."""
 
-    cross: tf.Tensor
-    """[R, R], by K_mn K_nm, twice."""
-
-    target: tf.Tensor
-    """[R, T], by K_mn Y."""
-
-    YY: tf.Tensor
-    """[T, T], by Y^T Y, twice."""
-
-    trace: tf.Tensor
-    """[], by the trace of K."""
+    cross: tf.Tensor  # [R, R], by K_mn K_nm, twice
+    target: tf.Tensor  # [R, T], by K_mn Y
+    YY: tf.Tensor  # [T, T], by Y^T Y, twice
+    trace: tf.Tensor  # [], by the trace of K
 
 
 @check_shapes("X: [N, D]", "Y: [N, T]", "L_inverse: [R, R]")
