@@ -6,6 +6,7 @@ import reference as ref
 import tensorflow as tf
 from numpy.testing import assert_array_equal
 from problems import CASES, LEARNINGS, assert_close, random_problem
+from spectra import exact, low_rank
 
 from gpflow_cool.chain.likelihood import solve_chain
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
@@ -16,19 +17,6 @@ from gpflow_cool.chain.terms import (
     task_problems,
     task_terms,
 )
-
-
-def exact(K, Y):
-    """The spectrum of a dense kernel matrix, by NumPy."""
-    lam, U = np.linalg.eigh(K)
-    return exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, Y)
-
-
-def low_rank(F, Y):
-    """The spectrum of K = F F^T with R < N columns, section 4b of the mathematics."""
-    lam, E = np.linalg.eigh(F.T @ F)
-    Yr = (E.T @ F.T @ Y) / np.sqrt(lam)[:, None]
-    return Spectrum(lam, Yr, Y.T @ Y - Yr.T @ Yr, float(len(Y)))
 
 
 def terms_of(spectrum, tasks, parameters, learning):
