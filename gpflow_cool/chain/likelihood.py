@@ -131,7 +131,8 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     num_tasks = Yr.shape[1]
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    pairs = products_of_tasks(spectrum.split(Yr))
+    copies = spectrum.split(Yr)
+    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
     G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
     systems = solve_task_systems(G + G0 / sigma2[:, None, None])
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
@@ -146,12 +147,6 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
     return Chain(terms, systems, d, A, outside)
-
-
-@check_shapes("Yr: [S, R, T]", "return: [R, T2]")
-def products_of_tasks(Yr: TensorType) -> tf.Tensor:
-    """All products of two columns, summed over completions without forming those of each."""
-    return tf.reshape(tf.einsum("srt,sru->rtu", Yr, Yr), [-1, Yr.shape[2] ** 2])
 
 
 @check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")

@@ -243,26 +243,12 @@ def em_step(spectrum: Spectrum, C: TensorType, Sigma: TensorType) -> tuple[tf.Te
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, T]")
 def predictive_mean(solution: JointSolution, Kmn: TensorType) -> tf.Tensor:
     r"""Mean of f at the test points, :math:`k(X, X_*)^\top \alpha`."""
-    return rows_last(from_rows(solution.alpha, Kmn))
-
-
-@check_shapes("A: [N, R]", "B: [N, batch..., M]", "return: [R, batch..., M]")
-def from_rows(A: TensorType, B: TensorType) -> tf.Tensor:
-    """A^T B, a sum over the rows of both; what is large is not transposed."""
-    product = tf.matmul(A, tf.reshape(B, [tf.shape(B)[0], -1]), transpose_a=True)
-    return tf.reshape(product, tf.concat([tf.shape(product)[:1], tf.shape(B)[1:]], axis=0))
-
-
-@check_shapes("A: [R, batch..., M]", "return: [batch..., R, M]")
-def batch_first(A: TensorType) -> tf.Tensor:
-    """What :func:`from_rows` gives, as a batch of matrices."""
-    rank = tf.rank(A)
-    return tf.transpose(A, tf.concat([tf.range(1, rank - 1), [0, rank - 1]], axis=0))
+    return tf.einsum("nt,n...m->...mt", solution.alpha, Kmn)
 
 
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, N]")
 def rows_last(Kmn: TensorType) -> tf.Tensor:
-    """GPflow gives cross-covariances with the training rows first; a batch wants them last."""
+    """A cross-covariance with the training rows last: GPflow has them first."""
     rank = tf.rank(Kmn)
     return tf.transpose(Kmn, tf.concat([tf.range(1, rank), [0]], axis=0))
 
@@ -283,14 +269,13 @@ def rotated_covariance(
     .. math:: q_j = d_j k_{**} - d_j^2 \, k_*^\top U \, \mathrm{diag}(1 / (\lambda d_j + 1)) \,
               U^\top k_*
     """
-    V = from_rows(solution.U, Kmn)  # [N, batch..., M]
+    V = tf.einsum("nr,n...m->...rm", solution.U, Kmn)
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
-        V = batch_first(V)
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]
         explained = tf.matmul(scaled, scaled, transpose_a=True)
         return d[:, None, None] * Knn[..., None, :, :] - explained
-    explained = batch_first(from_rows(shrinkage * tf.square(d), tf.square(V)))
+    explained = tf.einsum("rj,...rm->...jm", shrinkage * tf.square(d), tf.square(V))
     return tf.maximum(d[:, None] * Knn[..., None, :] - explained, tf.zeros([], d.dtype))
 
 
@@ -301,7 +286,7 @@ def rotated_covariance(
     "return: [batch..., T, M] if not full_cov",
 )
 def add_rotated_noise(q: TensorType, full_cov: bool) -> tf.Tensor:
-    """Noise is one for every rotated task, and only where two points are the same observation."""
+    """Add the noise of rotated tasks: variance 1, where a point meets itself."""
     if full_cov:
         return tf.linalg.set_diag(q, tf.linalg.diag_part(q) + 1.0)
     return q + 1.0

@@ -286,15 +286,21 @@ def sum_over_rows(
     :param strategy: Where to compute: every replica sees its shard of the chunks.
     :raises RuntimeError: If a worker is gone.
     """
-    if strategy is None:
-        return sum_over_shard(rows, function, zero, 1, 0)
+
+    def sum_over_shard(num_shards: int, shard: int) -> list[tf.Tensor]:
+        total = list(zero)
+        for X, Y in rows.chunks(num_shards, shard):
+            total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
+        return total
 
     def replica() -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         shard = int(tf.get_static_value(context.replica_id_in_sync_group))
-        part = sum_over_shard(rows, function, zero, context.num_replicas_in_sync, shard)
+        part = sum_over_shard(context.num_replicas_in_sync, shard)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, part)
 
+    if strategy is None:
+        return sum_over_shard(1, 0)
     try:
         total = strategy.run(replica)
         return [strategy.experimental_local_results(part)[0] for part in total]
@@ -303,17 +309,3 @@ def sum_over_rows(
             "Another worker does not answer any more. Start all of them again: training goes on"
             f" from the last checkpoint, if there is one. TensorFlow says: {error.message[:200]}"
         ) from error
-
-
-def sum_over_shard(
-    rows: Rows,
-    function: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
-    zero: Sequence[tf.Tensor],
-    num_shards: int,
-    shard: int,
-) -> list[tf.Tensor]:
-    """The same over every `num_shards`-th chunk."""
-    total = list(zero)
-    for X, Y in rows.chunks(num_shards, shard):
-        total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
-    return total
