@@ -157,8 +157,8 @@ def outside_energy(V: TensorType, G0: TensorType) -> tf.Tensor:
 
 def contrasts(systems: TaskSystems, learning: str) -> tuple[tf.Tensor, AnyNDArray]:
     r"""
-    Vectors v of which the objective's derivative with respect to the matrices :math:`Y^\top
-    K_{x,t}^{-1} Y` is :math:`-\tfrac{1}{2} \sum_v v v^\top`, [V, T], and the task of each, [V].
+    Vectors v, [V, T], and the task of each, [V], that give the objective's derivative with respect
+    to the matrix :math:`Y^\top K_{x,t}^{-1} Y` of each task: :math:`-\tfrac{1}{2} \sum_v v v^\top`.
 
     They are :math:`e_t - w_t` and, if approximate, the rows of :math:`\mathrm{chol}(I + G_t)^{-1}`:
     the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.

@@ -70,13 +70,6 @@ class Search(NamedTuple):
         return np.nanargmax(values, axis=0) * num_tasks + np.arange(num_tasks)
 
 
-class Step(NamedTuple):
-    """A step in (log b, log sigma2) for Q problems."""
-
-    direction: AnyNDArray  # [Q, 2]
-    gain: AnyNDArray  # [Q], what the step would gain if the problem were linear
-
-
 @check_shapes("starts: [S, T, 2]")
 def solve(problems: TaskProblems, starts: AnyNDArray, box: Box) -> InnerSolution:
     """
@@ -92,23 +85,25 @@ def solve(problems: TaskProblems, starts: AnyNDArray, box: Box) -> InnerSolution
     active = np.arange(len(tasks))
     for iteration in range(MAX_ITERATIONS):
         looser = 10.0 ** max(0, iteration - STRICT_ITERATIONS)
-        step = newton_step(search, active)
-        worthwhile = step.gain > min(GAIN_TOLERANCE * looser, LOOSE_GAIN_TOLERANCE)
-        worthwhile &= may_become_best(search, active, step.gain)
+        step, gain = newton_step(search, active)
+        worthwhile = gain > min(GAIN_TOLERANCE * looser, LOOSE_GAIN_TOLERANCE)
+        worthwhile &= may_become_best(search, active, gain)
         active = active[worthwhile]
         if not len(active):
             break
-        active = climb(problems, search, active, step.direction[worthwhile])
+        active = climb(problems, search, active, step[worthwhile])
     best = search.best()
     b, sigma2 = np.exp(x[best]).T
     return InnerSolution(b, sigma2, search.terms.value[best])
 
 
-def newton_step(search: Search, active: AnyNDArray) -> Step:
+def newton_step(search: Search, active: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
     Ascent step of the active problems: Newton with the absolute value of the curvature.
 
     A number at its bound whose gradient points outside stays where it is.
+
+    :return: The steps in (log b, log sigma2), and what each would gain if the problem were linear.
     """
     x = search.x[active]
     p = np.exp(x)
@@ -125,7 +120,7 @@ def newton_step(search: Search, active: AnyNDArray) -> Step:
     step = np.einsum("qij,qj->qi", vectors, np.einsum("qji,qj->qi", vectors, gradient) / curvature)
     length = np.max(np.abs(step), axis=1, keepdims=True)
     step *= np.minimum(1.0, MAX_STEP / np.maximum(length, MAX_STEP))
-    return Step(step, np.sum(step * gradient, axis=1))
+    return step, np.sum(step * gradient, axis=1)
 
 
 def may_become_best(search: Search, active: AnyNDArray, gain: AnyNDArray) -> AnyNDArray:

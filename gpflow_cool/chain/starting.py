@@ -49,7 +49,7 @@ MAX_SCALE_RATIO = 10.0
 
 def task_scales(residual: AnyNDArray) -> AnyNDArray:
     """
-    Variance of each task; of a constant one, its mean square; of one that is all zero, 1.
+    Variance of each task; the mean square of a constant task; 1 for a task that is all zero.
 
     :param residual: [N, T], targets with the mean function subtracted; NaN where one is missing.
     """
@@ -166,7 +166,7 @@ def chain_parameters(
     scales: AnyNDArray,
 ) -> tuple[Parameter, Parameter]:
     """
-    The parameters b and sigma2, [T] each, from what the user gave, else from the tasks' variances.
+    The parameters b and sigma2, [T] each: as the user gave them, else from the tasks' variances.
 
     Warns if the scales of the targets are far apart.
 

@@ -23,7 +23,7 @@ from .likelihood import KernelGradient
 from .spectrum import Spectrum
 
 TASKS_PER_BLOCK = 16
-"""Tasks whose terms are computed together, from the tasks up to the last of them, not from all."""
+"""Tasks whose terms are computed together, without the tasks that come after the block."""
 
 RIDGE_THRESHOLD = 1e14
 """Where the diagonal of I + G exceeds this, rounding swallows most of I: a ridge is added."""
@@ -73,7 +73,7 @@ def pairs_of_tasks(num_tasks: int) -> tuple[AnyNDArray, AnyNDArray]:
 
 
 class Residuals(NamedTuple):
-    """What is left of Q tasks when those before them have explained what they can."""
+    """Q tasks after regression on the tasks before them."""
 
     d: AnyNDArray  # [Q, R], 1 / (b lam + sigma2)
     mask: AnyNDArray  # [Q, T], true for the tasks before
@@ -198,7 +198,7 @@ def invertible(M: AnyNDArray, mask: AnyNDArray) -> AnyNDArray:
 
 
 def gram(problems: TaskProblems, weights: AnyNDArray, outside: AnyNDArray | float) -> AnyNDArray:
-    """[Q, T, T], Yr^T diag(weights_q) Yr plus what lies outside the span."""
+    """[Q, T, T], Yr^T diag(weights_q) Yr, and the part outside the span."""
     num_tasks = problems.spectrum.Yr.shape[1]
     early, late = pairs_of_tasks(num_tasks)
     place = np.empty([num_tasks, num_tasks], int)
@@ -215,7 +215,7 @@ def add_weight_uncertainty(
     problems: TaskProblems, terms: Terms, solved: Residuals, s: AnyNDArray
 ) -> Terms:
     r"""
-    What :math:`-\tfrac{1}{2} \log |I + G_t|` adds in the approximate objective.
+    Add the term :math:`-\tfrac{1}{2} \log |I + G_t|` of the approximate objective.
 
     With :math:`H_i = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} Y_{<t}` and
     :math:`H_{ij} = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} S_j K_x^{-1} Y_{<t}`: gradient

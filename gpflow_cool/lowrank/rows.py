@@ -152,17 +152,15 @@ def make_rows(data: Any, chunk_rows: int) -> ArrayRows | DatasetRows:
     if isinstance(data, tf.data.Dataset):
         return DatasetRows(data, chunk_rows)
     parts = checks.pair(data, "data must be the pair (X, Y), or a tf.data.Dataset of such pairs")
+    arrays = []
     for part, name in zip(parts, "XY", strict=True):
         if isinstance(part, tf.Variable):
             raise ValueError(
                 f"{name} is a tf.Variable, but this model does not follow its changes: pass an"
                 " array."
             )
-    X, Y = (
-        part if isinstance(part, np.ndarray) else checks.numbers(part, name)
-        for part, name in zip(parts, "XY", strict=True)
-    )
-    return ArrayRows(X, Y, chunk_rows)
+        arrays.append(part if isinstance(part, np.ndarray) else checks.numbers(part, name))
+    return ArrayRows(*arrays, chunk_rows)
 
 
 class Summary(NamedTuple):

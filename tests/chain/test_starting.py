@@ -200,7 +200,7 @@ def scaled_kernel_rank(kernel):
     """
     Number of parameters of b k(x, x'), and in how many directions it changes with them.
 
-    Fewer directions than parameters: some of them say one thing twice.
+    Fewer directions than parameters: some parameters are redundant.
     """
     X = tf.constant(RAMP[:, :1] if isinstance(kernel, kernels.ChangePoints) else RAMP)
     columns = [kernel(X).numpy().ravel()]  # the derivative with respect to log b
