@@ -160,7 +160,8 @@ def make_rows(data: Any, chunk_rows: int) -> ArrayRows | DatasetRows:
                 " array."
             )
         arrays.append(part if isinstance(part, np.ndarray) else checks.numbers(part, name))
-    return ArrayRows(*arrays, chunk_rows)
+    X, Y = arrays
+    return ArrayRows(X, Y, chunk_rows)
 
 
 class Summary(NamedTuple):
