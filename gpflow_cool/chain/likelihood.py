@@ -15,7 +15,7 @@ with :math:`w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t` and
 :math:`G_t = Y_{<t}^\top K_{x,t}^{-1} Y_{<t}`. Both share one dual vector,
 :math:`\alpha_t = K_{xy,t}^{-1} y_t = K_{x,t}^{-1} (y_t - Y_{<t} w_t)`, so that neither needs a
 second factorisation. The spectral engine needs one eigendecomposition for all tasks, the Cholesky
-engine one Cholesky factorisation a task.
+engine one Cholesky factorisation per task.
 
 Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P = T (T - 1) / 2, S
 completions of the targets (S = 1 unless entries are missing, see :mod:`.spectrum`).
@@ -38,41 +38,37 @@ ENGINES = ("auto", "spectral", "cholesky")
 class TaskSystems(NamedTuple):
     """The T systems of size T x T that both engines share."""
 
-    W: tf.Tensor
-    """[T, T], row t holds the weights of the tasks before t; strictly lower triangular."""
-
-    L: tf.Tensor
-    """[T, T, T], Cholesky factors of I + G_t, padded with the identity."""
+    W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
+    L: tf.Tensor  # [T, T, T], Cholesky factors of I + G_t, padded with the identity
 
 
 class Chain(NamedTuple):
     """The chain solved on a spectrum."""
 
-    terms: tf.Tensor
-    """[T], the conditional log likelihoods."""
-
+    terms: tf.Tensor  # [T], the conditional log likelihoods
     systems: TaskSystems
-
-    d: tf.Tensor
-    """[R, T], 1 / (b_t lam + sigma2_t)."""
-
-    A: tf.Tensor
-    """[S R, T], the dual vectors alpha_t in the eigenbasis."""
-
-    outside: tf.Tensor | float = 0.0
-    """[T], squared length of the dual vectors outside the span of the eigenvectors."""
+    d: tf.Tensor  # [R, T], 1 / (b_t lam + sigma2_t)
+    A: tf.Tensor  # [S R, T], the dual vectors alpha_t in the eigenbasis
+    outside: tf.Tensor | float = 0.0  # [T], squared length of the dual vectors outside the span
 
 
-class SpectralGradient(NamedTuple):
+class KernelGradient(NamedTuple):
     r"""
-    The gradient of the weighted terms, in the eigenbasis:
-    dJ/dK = U [diag(K_diagonal) + F^T diag(K_weights) F] U^T with F = K_factors.
+    A gradient with respect to the kernel matrix and the targets, in the eigenbasis.
+
+    .. math:: \partial_K = U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
     """
 
-    K_diagonal: tf.Tensor
-    K_factors: tf.Tensor
-    K_weights: tf.Tensor
-    Yr: tf.Tensor
+    diagonal: TensorType  # [R], a
+    factors: TensorType  # [F, R]
+    weights: TensorType  # [F], w
+    Yr: TensorType  # [S R, T]
+
+
+class ChainGradient(NamedTuple):
+    """The gradient of the weighted terms."""
+
+    kernel: KernelGradient
     b: tf.Tensor
     sigma2: tf.Tensor
 
@@ -131,12 +127,12 @@ def log_likelihood_terms(
 @check_shapes("b: [T]", "sigma2: [T]")
 def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning: str) -> Chain:
     """Solve the chain on a spectrum: diagonal algebra and T systems of size T x T, O(R T^3)."""
-    lam, Yr, G0, num_rows, _, slack = spectrum
+    lam, Yr, G0, num_rows = spectrum.lam, spectrum.Yr, spectrum.G0, spectrum.num_rows
     num_tasks = Yr.shape[1]
-    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    pairs = products_of_tasks(spectrum.split(Yr))
+    copies = spectrum.split(Yr)
+    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
     G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
     systems = solve_task_systems(G + G0 / sigma2[:, None, None])
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
@@ -144,23 +140,69 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
     outside = outside_energy(residual_map, G0)
     quadratic = tf.reduce_sum(A * E, axis=0) + outside / sigma2
-    log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - rank) * tf.math.log(sigma2)
+    log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - spectrum.rank) * tf.math.log(
+        sigma2
+    )
     terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
-    terms -= 0.5 * slack * b / sigma2
+    terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
     return Chain(terms, systems, d, A, outside)
 
 
-@check_shapes("Yr: [S, R, T]", "return: [R, T2]")
-def products_of_tasks(Yr: TensorType) -> tf.Tensor:
-    """All products of two columns, summed over completions without forming those of each."""
-    return tf.reshape(tf.einsum("srt,sru->rtu", Yr, Yr), [-1, Yr.shape[2] ** 2])
+@check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")
+def outside_energy(V: TensorType, G0: TensorType) -> tf.Tensor:
+    r"""Squared length of Y v outside the span, :math:`v^\top G_0 v`, for the rows v of V."""
+    return tf.reduce_sum(tf.matmul(V, G0) * V, axis=1)
 
 
-@check_shapes("residual_map: [T, T]", "G0: [T, T]", "return: [T]")
-def outside_energy(residual_map: TensorType, G0: TensorType) -> tf.Tensor:
-    r"""Squared length of each residual outside the span, :math:`v_t^\top G_0 v_t`."""
-    return tf.reduce_sum(tf.matmul(residual_map, G0) * residual_map, axis=1)
+def contrasts(systems: TaskSystems, learning: str) -> tuple[tf.Tensor, AnyNDArray]:
+    r"""
+    Vectors v, [V, T], and the task of each, [V], that give the objective's derivative with respect
+    to the matrix :math:`Y^\top K_{x,t}^{-1} Y` of each task: :math:`-\tfrac{1}{2} \sum_v v v^\top`.
+
+    They are :math:`e_t - w_t` and, if approximate, the rows of :math:`\mathrm{chol}(I + G_t)^{-1}`:
+    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.
+    """
+    num_tasks = systems.W.shape[0]
+    V, tasks = np.eye(num_tasks) - systems.W, np.arange(num_tasks)
+    if learning == "approximate":
+        mask = earlier_tasks(num_tasks)
+        eye = tf.eye(num_tasks, batch_shape=[num_tasks], dtype=tf.float64)
+        rows = tf.linalg.triangular_solve(systems.L, eye) * mask[:, None, :]
+        V = tf.concat([V, tf.gather_nd(rows, np.argwhere(mask))], axis=0)
+        tasks = np.concatenate([tasks, np.nonzero(mask)[0]])
+    return V, tasks
+
+
+@check_shapes("V: [V, T]", "tasks: [V]", "d: [R, T]", "b: [T]", "weights: [T]")
+def contrast_gradient(
+    spectrum: Spectrum,
+    V: TensorType,
+    tasks: AnyNDArray,
+    d: TensorType,
+    b: TensorType,
+    weights: TensorType,
+) -> KernelGradient:
+    r"""
+    Gradient of weighted terms with respect to the kernel matrix and the targets.
+
+    .. math:: \partial_K = \tfrac{1}{2} \sum_t g_t b_t \left( \sum_v \alpha_v \alpha_v^\top
+              - K_{x,t}^{-1} \right), \qquad \partial_Y = -\sum_t g_t \sum_v \alpha_v v^\top,
+              \qquad \alpha_v = K_{x,t}^{-1} Y v
+
+    :param V: The vectors v, see :func:`contrasts`.
+    :param tasks: The task of each vector.
+    :param d: 1 / (b lam + sigma2).
+    :param weights: g, the weights of the terms.
+    """
+    YV = tf.matmul(spectrum.Yr, V, transpose_b=True)
+    A = tf.reshape(tf.gather(d, tasks, axis=1) * spectrum.split(YV), tf.shape(YV))  # [S R, V]
+    return KernelGradient(
+        diagonal=-0.5 * tf.linalg.matvec(d, weights * b),
+        factors=tf.reshape(tf.transpose(A), [-1, tf.shape(spectrum.lam)[0]]),  # [V S, R]
+        weights=0.5 * tf.repeat(tf.gather(weights * b, tasks), spectrum.copies),
+        Yr=-tf.matmul(A * tf.gather(weights, tasks), V),
+    )
 
 
 @check_shapes("b: [T]", "sigma2: [T]", "weights: [T]")
@@ -171,89 +213,33 @@ def chain_gradient(
     chain: Chain,
     learning: str,
     weights: TensorType,
-) -> SpectralGradient:
+) -> ChainGradient:
     r"""
     Gradient of the weighted sum of the terms.
 
-    .. math::
+    .. math:: dJ = \tfrac{1}{2} \sum_t g_t \left[ \sum_v \alpha_v^\top (dS_t) \alpha_v
+              - \mathrm{tr}(K_{x,t}^{-1} \, dS_t) \right], \qquad
+              dS_t = b_t \, dK, \; K \, db_t \; \text{or} \; I \, d\sigma^2_t
 
-        dJ = \tfrac{1}{2} \sum_t g_t \left[ \alpha_t^\top (dS_t) \alpha_t
-             - \mathrm{tr}(Q_t \, dS_t) \right],
-        \qquad dS_t = b_t \, dK, \; K \, db_t \; \text{or} \; I \, d\sigma^2_t
+    with v and :math:`\alpha_v` as in :func:`contrast_gradient`.
 
-    with :math:`Q_t = K_{x,t}^{-1}` (hierarchical) or :math:`K_{xy,t}^{-1}` (approximate), and
-    :math:`\partial J / \partial Y = -\sum_t g_t \alpha_t (e_t - w_t)^\top` plus, if approximate,
-    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|`.
-
-    :param weights: g, what the terms are multiplied by.
+    :param weights: g, the weights of the terms.
     """
-    lam, Yr, G0, num_rows, _, slack = spectrum
-    A, d = chain.A, chain.d
-    rank = tf.cast(tf.shape(lam)[0], lam.dtype)
-    residual_map = np.eye(Yr.shape[1]) - chain.systems.W
-    excess = tf.reduce_sum(spectrum.split(tf.square(A)), axis=0) - d  # [R, T]
+    lam, slack, d = spectrum.lam, spectrum.slack, chain.d
+    V, tasks = contrasts(chain.systems, learning)
+    kernel = contrast_gradient(spectrum, V, tasks, d, b, weights)
+    own = np.eye(spectrum.Yr.shape[1])[tasks]  # [V, T], adds up the vectors of each task
+    factors = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # [V, S, R]
+    squares = tf.reduce_sum(tf.square(factors), axis=1)
+    excess = tf.matmul(squares, own, transpose_a=True) - d  # [R, T]
+    outside = tf.linalg.matvec(own, outside_energy(V, spectrum.G0), transpose_a=True)
     by_b = tf.linalg.matvec(excess, lam, transpose_a=True) - slack / sigma2
     by_sigma2 = (
         tf.reduce_sum(excess, axis=0)
-        + (outside_energy(residual_map, G0) + slack * b) / tf.square(sigma2)
-        - (num_rows - rank) / sigma2
+        + (outside + slack * b) / tf.square(sigma2)
+        - (spectrum.num_rows - spectrum.rank) / sigma2
     )
-    factors = tf.reshape(tf.transpose(A), [-1, tf.shape(lam)[0]])  # [T S, R]
-    factor_weights = tf.repeat(weights * b, spectrum.copies)
-    gYr = -tf.matmul(A * weights, residual_map)
-    if learning == "approximate":
-        low_rank = task_weight_uncertainty(spectrum, chain, sigma2, weights)
-        by_b += low_rank.trace_K
-        by_sigma2 += low_rank.trace_I
-        gYr -= low_rank.gYr
-        factors = tf.concat([factors, low_rank.factors], axis=0)
-        task = np.nonzero(earlier_tasks(Yr.shape[1]))[0]
-        factor_weights = tf.concat([factor_weights, tf.gather(weights * b, task)], axis=0)
-    return SpectralGradient(
-        K_diagonal=-0.5 * tf.linalg.matvec(d, weights * b),
-        K_factors=factors,
-        K_weights=0.5 * factor_weights,
-        Yr=gYr,
-        b=0.5 * weights * by_b,
-        sigma2=0.5 * weights * by_sigma2,
-    )
-
-
-class TaskWeightUncertainty(NamedTuple):
-    """What :math:`K_{x,t}^{-1} - K_{xy,t}^{-1}` adds to the gradient of the approximate chain."""
-
-    factors: tf.Tensor
-    """[P, R], row (t, u < t) is row u of (chol(I + G_t))^{-1} Y_<t^T diag(d_t)."""
-
-    trace_K: tf.Tensor
-    trace_I: tf.Tensor
-    gYr: tf.Tensor
-
-
-def task_weight_uncertainty(
-    spectrum: Spectrum, chain: Chain, sigma2: TensorType, weights: TensorType
-) -> TaskWeightUncertainty:
-    r"""
-    Woodbury: :math:`K_{x,t}^{-1} - K_{xy,t}^{-1} = F_t^\top F_t`, with
-    :math:`F_t = \mathrm{chol}(I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1}`.
-    """
-    lam, Yr, G0 = spectrum[:3]
-    L = chain.systems.L
-    num_tasks = Yr.shape[1]
-    mask = earlier_tasks(num_tasks)
-    d_rows = tf.transpose(chain.d)[:, None, :]  # [T, 1, R]
-    Y_rows = tf.broadcast_to(tf.transpose(Yr), [num_tasks, num_tasks, tf.shape(Yr)[0]])
-    F = mask[:, :, None] * d_rows * tf.linalg.triangular_solve(L, Y_rows)  # [T, T, R]
-    back = tf.linalg.triangular_solve(L, F, adjoint=True)  # (I + G_t)^{-1} Y_<t^T diag(d_t)
-    masked_G0 = mask[:, :, None] * mask[:, None, :] * G0
-    outside = tf.linalg.trace(tf.linalg.cholesky_solve(L, masked_G0)) / tf.square(sigma2)
-    squares = tf.reduce_sum(tf.square(F), axis=1)  # [T, R]
-    return TaskWeightUncertainty(
-        factors=tf.gather_nd(F, np.argwhere(mask)),
-        trace_K=tf.linalg.matvec(squares, lam),
-        trace_I=tf.reduce_sum(squares, axis=1) + outside,
-        gYr=tf.einsum("t,tur->ru", weights, back),
-    )
+    return ChainGradient(kernel, b=0.5 * weights * by_b, sigma2=0.5 * weights * by_sigma2)
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
@@ -302,46 +288,41 @@ def spectral_terms(  # type: ignore[no-untyped-def]
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         weights = tf.cast(weights, tf.float64)
         g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
-        g = SpectralGradient(*(tf.cast(part, dtype) for part in g))
-        gK = kernel_matrix_gradient(U, g.K_diagonal, g.K_factors, g.K_weights)
-        return gK, rotate_back(U, g.Yr, Y), g.b, g.sigma2
+        by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
+        return *leave_eigenbasis(g.kernel, U, Y), *by_tasks
 
     return tf.cast(chain.terms, dtype), gradient
 
 
-@check_shapes("U: [N, N]", "Y: [copies..., N, T]", "return: [copies..., N, T]")
-def rotate_back(U: TensorType, gYr: TensorType, Y: TensorType) -> tf.Tensor:
-    """Gradient with respect to Y from that with respect to Yr."""
-    if Y.shape.rank == 2:
-        return tf.matmul(U, gYr)
-    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], gYr.dtype))
-    return tf.matmul(U, tf.reshape(gYr, tf.shape(Y))) / weight
-
-
-@check_shapes("U: [N, R]", "diagonal: [R]", "factors: [F, R]", "weights: [F]", "return: [N, N]")
-def kernel_matrix_gradient(
-    U: TensorType, diagonal: TensorType, factors: TensorType, weights: TensorType
-) -> tf.Tensor:
-    r"""
-    A gradient with respect to K from its parts in the eigenbasis: one N x N product, and thin ones.
-
-    .. math:: U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
+@check_shapes("U: [N, N]", "Y: [copies..., N, T]")
+def leave_eigenbasis(
+    gradient: KernelGradient, U: TensorType, Y: TensorType
+) -> tuple[tf.Tensor, tf.Tensor]:
     """
-    F = tf.matmul(U, factors, transpose_b=True)  # [N, F]
-    low_rank = tf.matmul(F * weights, F, transpose_b=True)
-    return tf.matmul(U * diagonal, U, transpose_b=True) + low_rank
+    Gradients with respect to K and Y: one product of N x N matrices, and thin ones.
+
+    :param U: Eigenvectors of K.
+    :param Y: The targets, or completions of them; the results have its dtype.
+    """
+    g = KernelGradient(*(tf.cast(part, Y.dtype) for part in gradient))
+    F = tf.matmul(U, g.factors, transpose_b=True)  # [N, F]
+    low_rank = tf.matmul(F * g.weights, F, transpose_b=True)
+    gK = tf.matmul(U * g.diagonal, U, transpose_b=True) + low_rank
+    if Y.shape.rank == 2:
+        return gK, tf.matmul(U, g.Yr)
+    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
+    return gK, tf.matmul(U, tf.reshape(g.Yr, tf.shape(Y))) / weight
 
 
 def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str):  # type: ignore[no-untyped-def]
-    """The terms, and a function for their gradient, from one Cholesky factorisation a task."""
+    """The terms, and a function for their gradient, from one Cholesky factorisation per task."""
     dtype, num_tasks = Y.dtype, Y.shape[1]
     num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
     factors = [
         tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
         for t in range(num_tasks)
     ]
-    whitened = [tf.linalg.triangular_solve(L, Y) for L in factors]
-    Yw = [tf.cast(X, tf.float64) for X in whitened]
+    Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
     systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
     residual_map = np.eye(num_tasks) - systems.W
     E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
@@ -356,21 +337,14 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
         gb, gs = [], []
+        V, tasks = contrasts(systems, learning)
+        eye = tf.eye(tf.shape(K)[0], dtype=dtype)
         for t, L in enumerate(factors):
-            w = tf.cast(residual_map[t], dtype)
-            e = tf.cast(E[t], dtype)[:, None]
-            alpha = tf.linalg.triangular_solve(L, e, adjoint=True)  # [N, 1]
-            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(
-                L, tf.eye(tf.shape(K)[0], dtype=dtype)
-            )
-            gY -= weights[t] * alpha * w
-            if learning == "approximate":
-                Lm = tf.cast(systems.L[t, :t, :t], dtype)
-                half = tf.linalg.triangular_solve(L, whitened[t][:, :t], adjoint=True)
-                F = tf.linalg.triangular_solve(Lm, tf.transpose(half))  # [t, N]
-                S += tf.matmul(F, F, transpose_a=True)
-                back = tf.linalg.triangular_solve(Lm, F, adjoint=True)
-                gY -= weights[t] * tf.pad(tf.transpose(back), [[0, 0], [0, num_tasks - t]])
+            v = tf.gather(V, np.flatnonzero(tasks == t))
+            Yv = tf.cast(tf.matmul(Yw[t], v, transpose_b=True), dtype)
+            alpha = tf.linalg.triangular_solve(L, Yv, adjoint=True)  # [N, V_t]
+            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(L, eye)
+            gY -= weights[t] * tf.matmul(alpha, tf.cast(v, dtype))
             gK += (0.5 * weights[t] * b[t]) * S
             gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
             gs.append(0.5 * weights[t] * tf.linalg.trace(S))

@@ -4,9 +4,10 @@ From the chain's parameters back to the joint model
 
 `vec` stacks columns (task-major), so the task matrix is the left factor. All in float64.
 
-The chain conditions each task on those before it, and the order shows in C and Sigma, more than in
-the predicted means. For a fixed kernel another order costs no eigendecomposition, only the inner
-problem, and a mean of covariances is a covariance: see :func:`average_over_orders`.
+The chain conditions each task on those before it. The order of the tasks changes C and Sigma, more
+than the predicted means. For a fixed kernel another order needs no eigendecomposition, only a
+solution of the inner problem, and a mean of covariances is a covariance: see
+:func:`average_over_orders`.
 """
 
 import itertools
@@ -18,9 +19,10 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from . import newton
 from .likelihood import Chain, solve_chain
+from .newton import Box, solve
 from .spectrum import Spectrum
+from .terms import task_problems
 
 
 class MultitaskParameters(NamedTuple):
@@ -42,7 +44,7 @@ class MultitaskParameters(NamedTuple):
 @check_shapes("W: [T, T]", "return: [T, T]")
 def mixing_matrix(W: TensorType) -> tf.Tensor:
     r"""
-    What takes the chain's innovations to the tasks.
+    The map from the chain's innovations to the tasks.
 
     .. math:: A = (I - W)^{-1}
     """
@@ -116,12 +118,11 @@ def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
     :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
     """
     lam = spectrum.lam
-    # Eigenvalues that are zero to rounding would lend a signal to what lies outside the span of K.
+    # Eigenvalues that are rounding would make a signal of what lies outside the span of K.
     root = tf.sqrt(tf.where(lam > spectrum.rounding, lam, tf.zeros_like(lam)))[:, None]
-    eps = spectrum.precision
     A = mean_dual_vectors(spectrum, chain)
     length = tf.sqrt(tf.reduce_sum(tf.square(A), axis=0) + chain.outside)
-    floor = 10.0 * eps * tf.reduce_max(root) * length
+    floor = 10.0 * spectrum.precision * tf.reduce_max(root) * length
     return weight_correlation(root * A, floor)
 
 
@@ -142,7 +143,7 @@ def monte_carlo_correlation(
     seed: int | None,
 ) -> tf.Tensor:
     r"""
-    Mean correlation of input weights drawn from their posterior, independently a task.
+    Mean correlation of input weights drawn from their posterior, independently for each task.
 
     In the eigenbasis the coordinates are independent,
     :math:`N(b \sqrt{\lambda_n} \, \alpha_n, \; b \sigma^2 d_n)`, over the numerical rank of K. A
@@ -159,15 +160,6 @@ def monte_carlo_correlation(
     weights = mean + deviation * noise  # [S, R, T]
     floor = tf.zeros([num_samples, tf.shape(mean)[1]], lam.dtype)
     return tf.reduce_mean(weight_correlation(weights, floor), axis=0)
-
-
-@check_shapes("W: [T, T]", "b: [T]", "sigma2: [T]", "rho: [T, T]")
-def multitask_parameters(
-    W: TensorType, b: TensorType, sigma2: TensorType, rho: TensorType
-) -> MultitaskParameters:
-    """The joint model's matrices from the chain's parameters; see the functions above."""
-    B = input_covariance(b, rho)
-    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
 
 
 @check_shapes("b: [T]", "sigma2: [T]")
@@ -191,7 +183,8 @@ def recover(
         rho = map_correlation(spectrum, chain)
     else:
         rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-    return multitask_parameters(chain.systems.W, b, sigma2, rho)
+    W, B = chain.systems.W, input_covariance(b, rho)
+    return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
 
 
 # Averages over orders of the tasks ---------------------------------------------------------------
@@ -208,45 +201,12 @@ def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyND
     return [np.array(order) for order in orders]
 
 
-def reorder(spectrum: Spectrum, order: AnyNDArray) -> Spectrum:
-    """The same spectrum with the tasks in another order."""
-    return spectrum._replace(
-        Yr=tf.gather(spectrum.Yr, order, axis=1),
-        G0=tf.gather(tf.gather(spectrum.G0, order, axis=0), order, axis=1),
-    )
-
-
-def recover_in_order(
-    spectrum: Spectrum,
-    order: AnyNDArray,
-    starts: AnyNDArray,
-    box: newton.Box,
-    learning: str,
-) -> MultitaskParameters:
-    """
-    Solve the inner problem with the tasks in some order, and recover the joint model's matrices.
-
-    :param starts: [S, T, 2], (b, sigma2) to start from, in the tasks' own order, as is `box`.
-    :return: In the new order.
-    """
-    spectrum = reorder(spectrum, order)
-    solution = newton.solve(
-        newton.inner_spectrum(*spectrum.arrays()),
-        starts[:, order],
-        newton.Box(box.lower[order], box.upper[order]),
-        learning,
-    )
-    b, sigma2 = tf.constant(solution.b), tf.constant(solution.sigma2)
-    chain = solve_chain(spectrum, b, sigma2, learning)
-    return multitask_parameters(chain.systems.W, b, sigma2, map_correlation(spectrum, chain))
-
-
 @check_shapes("starts: [S, T, 2]", "return[0]: [T, T]", "return[1]: [T, T]")
 def average_over_orders(
     spectrum: Spectrum,
     orders: list[AnyNDArray],
     starts: AnyNDArray,
-    box: newton.Box,
+    box: Box,
     learning: str,
 ) -> tuple[AnyNDArray, AnyNDArray]:
     r"""
@@ -254,12 +214,18 @@ def average_over_orders(
 
     .. math:: \bar{C} = \frac{1}{S} \sum_s \Pi_s^\top C_s \Pi_s
 
-    with :math:`\Pi_s` the permutation that brings the tasks into order s.
+    with :math:`\Pi_s` the permutation that brings the tasks into order s. The inner problem is
+    solved anew for each order.
+
+    :param starts: (b, sigma2) to start from, in the tasks' own order, as is `box`.
     """
     num_tasks = starts.shape[1]
     C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
+    spectrum = spectrum.numpy()
     for order in orders:
-        parameters = recover_in_order(spectrum, order, starts, box, learning)
-        C[np.ix_(order, order)] += parameters.C.numpy() / len(orders)
-        Sigma[np.ix_(order, order)] += parameters.Sigma.numpy() / len(orders)
+        reordered, bounds = spectrum.of_tasks(order), Box(box.lower[order], box.upper[order])
+        best = solve(task_problems(reordered, learning), starts[:, order], bounds)
+        found = recover(reordered, tf.constant(best.b), tf.constant(best.sigma2), learning)
+        C[np.ix_(order, order)] += found.C.numpy() / len(orders)
+        Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma

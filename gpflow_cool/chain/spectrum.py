@@ -1,13 +1,14 @@
 """
 What the chain of conditional likelihoods needs to know of the kernel matrix and the targets.
 
-A :class:`Spectrum` is small, and the chain does not care where it came from: an exact kernel matrix
-has R = N and nothing outside the span; a kernel of low rank, K = F F^T with F [N, R], has the rest
-of the targets in `G0`. Where entries of the targets are missing, S completions of them stand below
-each other in `Yr`, each with weight 1 / S; sums over rows are then means over completions.
+A :class:`Spectrum` is small, and the chain does not depend on where it came from. An exact kernel
+matrix has R = N, and nothing lies outside the span of its eigenvectors. A kernel of low rank,
+K = F F^T with F [N, R], leaves the rest of the targets in `G0`. Where entries of the targets are
+missing, S completions of them stand below each other in `Yr`, each with weight 1 / S: sums over
+rows are then means over completions.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,43 +18,51 @@ from gpflow.base import AnyNDArray, TensorType
 
 class Spectrum(NamedTuple):
     """
-    Kernel and targets in the kernel's eigenbasis, always in float64: Grams of targets over noise
-    reach 1e7, where float32 has no digits left, and all of this is small beside K.
+    Kernel and targets in the kernel's eigenbasis: tensors, or NumPy arrays, see :meth:`numpy`.
+
+    They are always float64: Gram matrices of targets over noise reach 1e7, where float32 has no
+    digits left, and all of this is small beside K.
     """
 
-    lam: tf.Tensor
+    lam: TensorType
     """[R], eigenvalues of K, none negative."""
 
-    Yr: tf.Tensor
-    """[S R, T], the targets (mean function subtracted) in the eigenbasis, U^T Y; S = 1 unless some
-    are missing, else S completions, one below the other, divided by the square root of S."""
+    Yr: TensorType
+    """[S R, T], the targets (mean function subtracted) in the eigenbasis, U^T Y. S is 1 unless some
+    targets are missing; S completions stand below each other, divided by the square root of S."""
 
-    G0: tf.Tensor
+    G0: TensorType
     """[T, T], Gram matrix of the targets outside the span of the eigenvectors, Y^T Y - Yr^T Yr."""
 
-    num_rows: tf.Tensor
+    num_rows: TensorType
     """[], N as a float."""
 
-    precision: float = float(np.finfo(np.float64).eps)
-    """Machine precision of what the eigenvalues were computed from."""
+    precision: TensorType = float(np.finfo(np.float64).eps)
+    """[], machine precision of what the eigenvalues were computed from."""
 
-    slack: tf.Tensor | float = 0.0
-    """[], trace of the part of the kernel matrix that inducing points do not see, which costs each
-    task b / (2 sigma2) times it."""
+    slack: TensorType = 0.0
+    """[], trace of the part of the kernel matrix that inducing points do not see. It costs each
+    task b / (2 sigma2) times as much."""
+
+    def numpy(self) -> "Spectrum":
+        """The same spectrum as NumPy arrays."""
+        return Spectrum(*(np.asarray(part, np.float64) for part in self))
+
+    def of_tasks(self, tasks: AnyNDArray | slice) -> "Spectrum":
+        """The spectrum of some tasks, or of all in another order; of NumPy arrays."""
+        return self._replace(Yr=self.Yr[:, tasks], G0=self.G0[tasks][:, tasks])
 
     @property
-    def rounding(self) -> tf.Tensor:
-        """[], what an eigenvalue that should be zero may have become."""
-        size = tf.cast(tf.size(self.lam), self.lam.dtype)
-        return self.precision * size * tf.reduce_max(self.lam)
+    def rank(self) -> Any:
+        """[], R as a float."""
+        size = self.lam.shape[0]
+        return tf.cast(tf.shape(self.lam)[0], tf.float64) if size is None else float(size)
 
-    def parts(self) -> list[tf.Tensor | float]:
-        """What :func:`gpflow_cool.chain.newton.inner_spectrum` takes."""
-        return [self.lam, self.Yr, self.G0, self.num_rows, self.slack, self.precision]
-
-    def arrays(self) -> list[AnyNDArray]:
-        """The same for NumPy."""
-        return [np.asarray(part) for part in self.parts()]
+    @property
+    def rounding(self) -> Any:
+        """[], how large rounding may have made an eigenvalue that should be zero."""
+        largest = np.max if isinstance(self.lam, np.ndarray) else tf.reduce_max
+        return self.precision * self.rank * largest(self.lam)
 
     @property
     def copies(self) -> tf.Tensor:
@@ -62,7 +71,7 @@ class Spectrum(NamedTuple):
 
     @check_shapes("A: [rows, T]", "return: [S, R, T]")
     def split(self, A: TensorType) -> tf.Tensor:
-        """What stands below each other for the completions, one after the other."""
+        """A matrix with one row for each row of `Yr`, as one matrix per completion."""
         return tf.reshape(A, [-1, tf.shape(self.lam)[0], A.shape[1]])
 
 
@@ -84,4 +93,19 @@ def exact_spectrum(lam: TensorType, U: TensorType, Y: TensorType) -> Spectrum:
         G0=tf.zeros([num_tasks, num_tasks], tf.float64),
         num_rows=tf.cast(tf.shape(U)[0], tf.float64),
         precision=float(np.finfo(lam.dtype.as_numpy_dtype).eps),
+    )
+
+
+@check_shapes("lam: [N]", "U: [N, N]", "Y: [copies..., N, T]")
+def exact_spectrum_of_arrays(lam: AnyNDArray, U: AnyNDArray, Y: AnyNDArray) -> Spectrum:
+    """As :func:`exact_spectrum`, from NumPy arrays to NumPy arrays."""
+    num_tasks = Y.shape[-1]
+    Yr = (U.T @ Y).astype(np.float64).reshape(-1, num_tasks)
+    Yr /= np.sqrt(len(Yr) / len(lam))
+    return Spectrum(
+        lam=lam.astype(np.float64),
+        Yr=Yr,
+        G0=np.zeros([num_tasks, num_tasks]),
+        num_rows=float(len(lam)),
+        precision=float(np.finfo(lam.dtype).eps),
     )

@@ -1,13 +1,11 @@
 """
-Starting values, the noise's lower bound, and the scale that is one number too many.
+Starting values, lower bounds of the noise, and the scale that b shares with the kernel.
 
-b_t multiplies the kernel, so that b and the kernel's own variance say one thing twice.
-:func:`fix_kernel_scale` is the one place where that is settled: the kernel's scale stays as given,
-and b is learnt.
+b_t multiplies the kernel, so that only the product of b and the kernel's own variance matters.
+:func:`fix_kernel_scale` keeps the kernel's scale as it is given, and b is learnt.
 """
 
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,41 +26,52 @@ from gpflow.utilities import positive
 from scipy.spatial.distance import pdist
 
 from .. import checks
+from .variation import is_constant
 
 NOISE_FRACTION = 0.1
 """Noise variance to start from, relative to the task's variance."""
 
-NOISE_FLOOR = 1e-4
-"""Smallest noise variance, relative to the task's variance: where a task is a combination of
-earlier ones its noise would run to zero, the noise covariance to singular, and every error of C in
-that direction would blow up predictions."""
+CHAIN_NOISE_FLOOR = 1e-4
+"""Smallest sigma2 of the chain, relative to the task's variance. Where a task is a combination of
+earlier ones its sigma2 would run to zero, Sigma would become singular, and predictions would
+magnify every error of C in that direction."""
+
+EXACT_NOISE_FLOOR = 1e-6
+"""Smallest noise of the exact model in any direction, relative to the tasks' variances, or a tenth
+of what is given if that is less. Without noise in some direction its evidence has no maximum."""
 
 MAX_ROWS_FOR_DISTANCES = 1000
+"""The median distance is that of this many rows, drawn at random where there are more."""
 
 MAX_SCALE_RATIO = 10.0
-"""Standard deviations of targets that differ by more than this factor are warned about."""
+"""A larger ratio of the targets' standard deviations raises a warning."""
 
 
 def task_scales(residual: AnyNDArray) -> AnyNDArray:
     """
-    Variance of each task; of a constant one, its mean square; of one that is all zero, 1.
+    Variance of each task; the mean square of a constant task; 1 for a task that is all zero.
 
     :param residual: [N, T], targets with the mean function subtracted; NaN where one is missing.
     """
     if np.isnan(residual).any():
         columns = (column[~np.isnan(column), None] for column in residual.T)
         return np.concatenate([task_scales(column) for column in columns])
+    constant = is_constant(residual.min(axis=0), residual.max(axis=0), residual.dtype)
     mean_square = np.mean(np.square(residual), axis=0, dtype=np.float64)
-    variance = np.var(residual, axis=0, dtype=np.float64)
-    rounding = 10.0 * np.finfo(residual.dtype).eps * np.max(np.abs(residual), axis=0)
-    constant = np.ptp(residual, axis=0) <= rounding
+    return scales_of_moments(np.var(residual, axis=0, dtype=np.float64), mean_square, constant)
+
+
+def scales_of_moments(
+    variance: AnyNDArray, mean_square: AnyNDArray, constant: AnyNDArray
+) -> AnyNDArray:
+    """The scales of tasks, [T], from their moments, and which of them are constant."""
     return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
 
 
 class NoiseFloor(tfp.bijectors.Shift):
     """
-    Adds a lower bound. Its inverse takes a value that has reached the bound, where nothing is left
-    to subtract, for one just above: what was read from a parameter can be assigned to it again.
+    Adds a lower bound. Its inverse treats a value at the bound as one just above it, so that what
+    was read from a parameter can be assigned to it again.
     """
 
     def _inverse(self, y: tf.Tensor) -> tf.Tensor:
@@ -73,10 +82,10 @@ class NoiseFloor(tfp.bijectors.Shift):
 
 def noise_transform(sigma2: AnyNDArray, scales: AnyNDArray) -> tfp.bijectors.Bijector:
     """
-    Positive, and above `NOISE_FLOOR` of the task's variance; a user who starts below that bound
-    means it, and gets a tenth of that start instead.
+    Positive, and above `CHAIN_NOISE_FLOOR` of the task's variance, or above a tenth of the start if
+    that is less: a user who starts below the floor means it.
     """
-    floor = np.minimum(NOISE_FLOOR * scales, 0.1 * sigma2)
+    floor = np.minimum(CHAIN_NOISE_FLOOR * scales, 0.1 * sigma2)
     bound = NoiseFloor(tf.constant(floor, dtype=sigma2.dtype))
     return tfp.bijectors.Chain([bound, positive(lower=0.0)])
 
@@ -85,9 +94,9 @@ def scale_parameters(kernel: Kernel) -> list[Parameter]:
     """
     The parameters that must stay fixed for the kernel's scale to be fixed.
 
-    One leaf's variance; every factor's in a product; the first in a sum, the other terms being
-    relative to it. A kernel whose variances are more than a scale (`Linear` with one variance a
-    column) has none.
+    They are the variance of a single kernel, those of all factors of a product, and that of the
+    first term of a sum, to which the other terms are relative. A kernel whose variances are more
+    than a scale (`Linear` with one variance per column) has none.
     """
     if isinstance(kernel, Product):
         return [parameter for factor in kernel.kernels for parameter in scale_parameters(factor)]
@@ -114,28 +123,24 @@ def fix_kernel_scale(kernel: Kernel) -> None:
 
 def mean_kernel_diagonal(kernel: Kernel, X: AnyNDArray) -> float:
     """Mean of k(x, x) over the rows; 1 where that is no positive number."""
-    mean = float(np.mean(kernel(tf.constant(X), full_cov=False).numpy()))
-    return mean if np.isfinite(mean) and mean > 0 else 1.0
+    return positive_or_one(float(np.mean(kernel(tf.constant(X), full_cov=False).numpy())))
 
 
-class ChainStart(NamedTuple):
-    """Where to start b and sigma2, each [T]."""
-
-    b: AnyNDArray
-    sigma2: AnyNDArray
+def positive_or_one(value: float) -> float:
+    """A kernel's mean variance, or 1 where it is not a positive number."""
+    return value if np.isfinite(value) and value > 0 else 1.0
 
 
-def chain_start(kernel_variance: float, scales: AnyNDArray) -> ChainStart:
+def chain_start(kernel_variance: float, scales: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
-    Start with signal that explains all the variance, and noise of a tenth of it.
+    b and sigma2 to start from: signal that explains all the variance, and noise of a tenth of it.
 
-    More noise than that, and training may end where everything is noise.
+    With more noise, training may end where everything is noise.
 
     :param kernel_variance: Mean of the kernel matrix's diagonal.
     :param scales: The tasks' variances, see :func:`task_scales`.
     """
-    kernel_variance = kernel_variance if kernel_variance > 0 else 1.0
-    return ChainStart(scales / kernel_variance, NOISE_FRACTION * scales)
+    return scales / positive_or_one(kernel_variance), NOISE_FRACTION * scales
 
 
 def half_median_distance(X: AnyNDArray, seed: int = 0) -> float:
@@ -161,9 +166,9 @@ def chain_parameters(
     scales: AnyNDArray,
 ) -> tuple[Parameter, Parameter]:
     """
-    The parameters b and sigma2, [T] each, from what the user gave, else from the tasks' variances.
+    The parameters b and sigma2, [T] each: as the user gave them, else from the tasks' variances.
 
-    Warns of targets whose scales are far apart.
+    Warns if the scales of the targets are far apart.
 
     :param kernel_variance: Mean of k(x, x).
     :param scales: [T], the tasks' variances.
@@ -175,9 +180,9 @@ def chain_parameters(
             " prior of the weights between tasks assumes comparable scales: standardise Y.",
             stacklevel=3,
         )
-    start = chain_start(kernel_variance, scales)
-    b = checks.positive_vector(start.b if b is None else b, "b", len(scales))
-    sigma2 = start.sigma2 if sigma2 is None else sigma2
+    start_b, start_sigma2 = chain_start(kernel_variance, scales)
+    b = checks.positive_vector(start_b if b is None else b, "b", len(scales))
+    sigma2 = start_sigma2 if sigma2 is None else sigma2
     sigma2 = checks.positive_vector(sigma2, "sigma2", len(scales))
     return (
         Parameter(b, transform=positive(lower=0.0)),

@@ -14,11 +14,12 @@ Letters: N rows, M test points, T tasks, j a rotated task.
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
-from ..chain.likelihood import kernel_matrix_gradient, rotate_back
+from ..chain.likelihood import KernelGradient, contrast_gradient, leave_eigenbasis
 from ..chain.recovery import mixing_matrix, symmetric
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..linalg import LOG_2PI, eigh, log_densities_of_squares
@@ -27,39 +28,34 @@ from ..linalg import LOG_2PI, eigh, log_densities_of_squares
 class TaskBasis(NamedTuple):
     """The basis in which signal and noise are diagonal together."""
 
-    P: tf.Tensor
-    """[T, T], from rotated tasks to tasks: Sigma = P P^T."""
+    P: tf.Tensor  # [T, T], from rotated tasks to tasks: Sigma = P P^T
+    P_inverse: tf.Tensor  # [T, T]
+    d: tf.Tensor  # [T], signal variances: C = P diag(d) P^T
+    log_det: tf.Tensor  # [], log |det P|
 
-    P_inverse: tf.Tensor
-    """[T, T]."""
+    @check_shapes("lam: [R]", "return: [R, T]")
+    def shrinkage(self, lam: TensorType) -> tf.Tensor:
+        """1 / (lam_n d_j + 1), the fraction of a rotated target that is taken for noise."""
+        return 1.0 / (lam[:, None] * self.d + 1.0)
 
-    d: tf.Tensor
-    """[T], signal variances: C = P diag(d) P^T."""
-
-    log_det: tf.Tensor
-    """[], log |det P|."""
+    @check_shapes("return: [rows, T]")
+    def rotate(self, Yr: TensorType) -> tf.Tensor:
+        r"""The rotated targets, :math:`Z = Y_r P^{-\top}`."""
+        return tf.matmul(Yr, self.P_inverse, transpose_b=True)
 
 
 class JointSolution(NamedTuple):
     """
     All that predictions need of the training data; [N, N] and smaller.
 
-    For a K of low rank, F F^T with F [N, R], N is R here, and cross-covariances are those with
-    features or inducing points.
+    For K = F F^T of low rank with F [N, R], N is R here, and cross-covariances are with features or
+    inducing points.
     """
 
-    U: tf.Tensor
-    """[N, N], eigenvectors of K; of low rank, what takes a cross-covariance to them."""
-
-    lam: tf.Tensor
-    """[N], eigenvalues of K."""
-
-    Z: tf.Tensor
-    """[N, T], rotated targets."""
-
-    alpha: tf.Tensor
-    """[N, T], what a cross-covariance is multiplied by to predict the mean."""
-
+    U: tf.Tensor  # [N, N], eigenvectors of K; of low rank, the map from a cross-covariance to them
+    lam: tf.Tensor  # [N], eigenvalues of K
+    Z: tf.Tensor  # [N, T], rotated targets
+    alpha: tf.Tensor  # [N, T], the factor of a cross-covariance in the predicted mean
     P: tf.Tensor
     P_inverse: tf.Tensor
     d: tf.Tensor
@@ -73,41 +69,39 @@ class JointSolution(NamedTuple):
 
 @check_shapes("W: [T, T]", "B: [T, T]", "sigma2: [T]")
 def chain_task_basis(W: TensorType, B: TensorType, sigma2: TensorType) -> TaskBasis:
-    r"""
+    """
     Task basis of C = A B A^T and Sigma = A diag(sigma2) A^T, where A = (I - W)^{-1}.
 
-    .. math:: \mathrm{diag}(\sigma)^{-1} B \, \mathrm{diag}(\sigma)^{-1}
-              = V \mathrm{diag}(d) V^\top, \qquad P = A \, \mathrm{diag}(\sigma) \, V
-
-    A diag(sigma) is the Cholesky factor of Sigma already, and its inverse is known exactly: neither
-    C nor Sigma is factorised, so that a nearly singular Sigma loses no digits.
+    A diag(sigma) is the Cholesky factor of Sigma, whitens C to B / (sigma sigma^T), and its inverse
+    is known exactly. Neither C nor Sigma is factorised: a nearly singular Sigma loses no digits.
     """
     deviation = tf.sqrt(sigma2)
-    d, V = tf.linalg.eigh(B / (deviation[:, None] * deviation[None, :]))
     eye = tf.eye(tf.shape(W)[0], dtype=W.dtype)
-    return TaskBasis(
-        P=tf.matmul(mixing_matrix(W) * deviation, V),
-        P_inverse=tf.matmul(V / deviation[:, None], eye - W, transpose_a=True),
-        d=tf.maximum(d, tf.zeros_like(d)),
-        log_det=tf.reduce_sum(tf.math.log(deviation)),
-    )
+    L, L_inverse = mixing_matrix(W) * deviation, (eye - W) / deviation[:, None]
+    return whitened_basis(L, L_inverse, B / (deviation[:, None] * deviation[None, :]))
 
 
 @check_shapes("C: [T, T]", "Sigma: [T, T]")
 def task_basis(C: TensorType, Sigma: TensorType) -> TaskBasis:
+    """Task basis of any C and any positive definite Sigma."""
+    L = tf.linalg.cholesky(Sigma)
+    half = tf.linalg.triangular_solve(L, C)
+    L_inverse = tf.linalg.triangular_solve(L, tf.eye(tf.shape(L)[0], dtype=L.dtype))
+    return whitened_basis(L, L_inverse, tf.linalg.triangular_solve(L, tf.transpose(half)))
+
+
+@check_shapes("L: [T, T]", "L_inverse: [T, T]", "whitened: [T, T]")
+def whitened_basis(L: TensorType, L_inverse: TensorType, whitened: TensorType) -> TaskBasis:
     r"""
-    Task basis of any C and any positive definite Sigma.
+    Task basis from a triangular factor of Sigma and the task covariance whitened by it.
 
     .. math:: \Sigma = L L^\top, \qquad L^{-1} C L^{-\top} = V \mathrm{diag}(d) V^\top, \qquad
               P = L V
     """
-    L = tf.linalg.cholesky(Sigma)
-    half = tf.linalg.triangular_solve(L, C)
-    d, V = tf.linalg.eigh(tf.linalg.triangular_solve(L, tf.transpose(half)))
-    eye = tf.eye(tf.shape(L)[0], dtype=L.dtype)
+    d, V = tf.linalg.eigh(whitened)
     return TaskBasis(
         P=tf.matmul(L, V),
-        P_inverse=tf.matmul(V, tf.linalg.triangular_solve(L, eye), transpose_a=True),
+        P_inverse=tf.matmul(V, L_inverse, transpose_a=True),
         d=tf.maximum(d, tf.zeros_like(d)),
         log_det=tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))),
     )
@@ -123,7 +117,7 @@ def solve_joint(U: TensorType, lam: TensorType, Yr: TensorType, basis: TaskBasis
 
     :param Yr: U^T Y.
     """
-    Z = tf.matmul(Yr, basis.P_inverse, transpose_b=True)
+    Z = basis.rotate(Yr)
     rotated = Z * basis.d / (lam[:, None] * basis.d + 1.0)
     alpha = tf.matmul(U, tf.cast(tf.matmul(rotated, basis.P, transpose_b=True), U.dtype))
     return JointSolution(*(tf.cast(part, U.dtype) for part in (U, lam, Z, alpha, *basis)))
@@ -140,11 +134,11 @@ def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
     :math:`-\tfrac{1}{2} \mathrm{tr}(P^{-1} G_0 P^{-\top}) - \tfrac{1}{2} (N - R) T \log 2 \pi`; a
     slack :math:`\tau` takes :math:`\tfrac{1}{2} \tau \sum_j d_j` off, and leaves a lower bound.
     """
-    Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
+    Z = basis.rotate(spectrum.Yr)
     v = spectrum.lam[:, None] * basis.d + 1.0
     squares = tf.reduce_sum(spectrum.split(tf.square(Z)), axis=0)  # [R, T]
     inside = tf.reduce_sum(log_densities_of_squares(squares / v, v))
-    outside = tf.matmul(tf.matmul(basis.P_inverse, spectrum.G0), basis.P_inverse, transpose_b=True)
+    outside = basis.rotate(tf.matmul(basis.P_inverse, spectrum.G0))
     empty = spectrum.num_rows * tf.cast(tf.shape(Z)[1], Z.dtype) - tf.cast(tf.size(v), Z.dtype)
     rest = tf.linalg.trace(outside) + empty * LOG_2PI + spectrum.slack * tf.reduce_sum(basis.d)
     return inside - 0.5 * rest - spectrum.num_rows * basis.log_det
@@ -158,88 +152,70 @@ def kronecker_log_likelihood(
     r"""
     Log density of vec(Y) under N(0, C (x) K + Sigma (x) I), with a gradient written by hand; for S
     completions of Y the mean of their log densities.
-
-    With :math:`A = [Z_{nj} / (\lambda_n d_j + 1)]` and :math:`R = [1 / (\lambda_n d_j + 1)]`:
-
-    .. math::
-
-        \partial_K &= \tfrac{1}{2} U (A \, \mathrm{diag}(d) A^\top - \mathrm{diag}(R d)) U^\top,
-        \qquad \partial_Y = -U A P^{-1} \\
-        \partial_C &= \tfrac{1}{2} P^{-\top} (A^\top \mathrm{diag}(\lambda) A
-                     - \mathrm{diag}(R^\top \lambda)) P^{-1} \\
-        \partial_\Sigma &= \tfrac{1}{2} P^{-\top} (A^\top A - \mathrm{diag}(R^\top 1)) P^{-1}
     """
 
     @tf.custom_gradient
     def density(K: tf.Tensor, Y: tf.Tensor, C: tf.Tensor, Sigma: tf.Tensor):  # type: ignore[no-untyped-def]
-        dtype = K.dtype
         lam, U = eigh(K, python_callback=True)
         basis = task_basis(tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64))
         spectrum = exact_spectrum(lam, U, Y)
-        Z = tf.matmul(spectrum.Yr, basis.P_inverse, transpose_b=True)
-        R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
-        A = tf.reshape(spectrum.split(Z) * R, tf.shape(Z))  # [S N, T]
         value = spectrum_log_evidence(spectrum, basis)
 
         def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            def to_tasks(weights: tf.Tensor) -> tf.Tensor:
-                weighted = tf.reshape(spectrum.split(A) * weights[:, None], tf.shape(A))
-                inside = tf.matmul(A, weighted, transpose_a=True)
-                inside -= tf.linalg.diag(tf.linalg.matvec(R, weights, transpose_a=True))
-                half = tf.matmul(basis.P_inverse, inside, transpose_a=True)
-                return 0.5 * tf.matmul(half, basis.P_inverse)
+            by = spectrum_evidence_gradient(spectrum, basis)
+            by_tasks = (tf.cast(part, K.dtype) for part in (by.C, by.Sigma))
+            return tuple(g * part for part in (*leave_eigenbasis(by.kernel, U, Y), *by_tasks))
 
-            factors = tf.reshape(tf.transpose(A), [-1, tf.shape(spectrum.lam)[0]])  # [T S, N]
-            factor_weights = tf.repeat(0.5 * basis.d, spectrum.copies)
-            parts_of_K = (-0.5 * tf.linalg.matvec(R, basis.d), factors, factor_weights)
-            by_K = kernel_matrix_gradient(U, *(tf.cast(part, dtype) for part in parts_of_K))
-            by_Y = -rotate_back(U, tf.cast(tf.matmul(A, basis.P_inverse), dtype), Y)
-            by_tasks = (to_tasks(spectrum.lam), to_tasks(tf.ones_like(spectrum.lam)))
-            parts = (by_K, by_Y, *by_tasks)
-            return tuple(g * tf.cast(part, dtype) for part in parts)
-
-        return tf.cast(value, dtype), gradient
+        return tf.cast(value, K.dtype), gradient
 
     return density(*(tf.convert_to_tensor(value) for value in (K, Y, C, Sigma)))
 
 
 class EvidenceGradient(NamedTuple):
-    """Gradient of the log evidence of a spectrum with respect to C and Sigma."""
+    """Gradient of the log evidence of a spectrum."""
 
+    kernel: KernelGradient
     C: tf.Tensor
     Sigma: tf.Tensor
 
 
 def spectrum_evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> EvidenceGradient:
     r"""
-    As in :func:`kronecker_log_likelihood`, with what lies outside the span and the slack.
+    Gradient of :func:`spectrum_log_evidence`.
 
-    .. math:: \partial_\Sigma = \tfrac{1}{2} P^{-\top} (A^\top A + P^{-1} G_0 P^{-\top}
-              + \tau \, \mathrm{diag}(d) - \mathrm{diag}(R^\top 1 + N - R)) P^{-1}
+    With :math:`A = [Z_{nj} / (\lambda_n d_j + 1)]`, :math:`H = [1 / (\lambda_n d_j + 1)]`, R
+    eigenvectors and the slack :math:`\tau`:
+
+    .. math::
+
+        \partial_K &= \tfrac{1}{2} U (A \, \mathrm{diag}(d) A^\top - \mathrm{diag}(H d)) U^\top,
+        \qquad \partial_Y = -U A P^{-1} \\
+        \partial_C &= \tfrac{1}{2} P^{-\top} (A^\top \mathrm{diag}(\lambda) A
+                     - \mathrm{diag}(H^\top \lambda + \tau)) P^{-1} \\
+        \partial_\Sigma &= \tfrac{1}{2} P^{-\top} (A^\top A + P^{-1} G_0 P^{-\top}
+                     - \mathrm{diag}(H^\top 1 + N - R - \tau d)) P^{-1}
     """
-    V = basis.P_inverse
-    Z = tf.matmul(spectrum.Yr, V, transpose_b=True)
-    R = 1.0 / (spectrum.lam[:, None] * basis.d + 1.0)
-    A = Z * R
-    empty = spectrum.num_rows - tf.cast(tf.size(spectrum.lam), V.dtype)
-    outside = tf.matmul(tf.matmul(V, spectrum.G0), V, transpose_b=True)
+    lam, slack, d, V = spectrum.lam, spectrum.slack, basis.d, basis.P_inverse
+    H, tasks = basis.shrinkage(lam), np.arange(d.shape[0])
+    kernel = contrast_gradient(spectrum, V, tasks, H, d, tf.ones_like(d))
+    rotated = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # A^T, [T, S, R]
+    outside = basis.rotate(tf.matmul(V, spectrum.G0))
 
-    def to_tasks(inside: tf.Tensor, diagonal: tf.Tensor) -> tf.Tensor:
-        inside -= tf.linalg.diag(diagonal)
+    def to_tasks(weights: tf.Tensor, rest: tf.Tensor) -> tf.Tensor:
+        inside = tf.einsum("tsr,usr->tu", rotated * weights, rotated) + rest
+        inside -= tf.linalg.diag(tf.linalg.matvec(H, weights, transpose_a=True))
         return 0.5 * tf.matmul(V, tf.matmul(inside, V), transpose_a=True)
 
-    shrunk = tf.linalg.matvec(R, spectrum.lam, transpose_a=True) + spectrum.slack
-    noise = tf.reduce_sum(R, axis=0) + empty - spectrum.slack * basis.d
+    empty = spectrum.num_rows - spectrum.rank - slack * d
     return EvidenceGradient(
-        C=to_tasks(tf.matmul(A * spectrum.lam[:, None], A, transpose_a=True), shrunk),
-        Sigma=to_tasks(tf.matmul(A, A, transpose_a=True) + outside, noise),
+        kernel,
+        C=to_tasks(lam, -slack * tf.eye(len(tasks), dtype=V.dtype)),
+        Sigma=to_tasks(tf.ones_like(lam), outside - tf.linalg.diag(empty)),
     )
 
 
-@check_shapes("lam: [N]", "Yr: [rows, T]", "C: [T, T]", "Sigma: [T, T]")
-def em_step(
-    lam: TensorType, Yr: TensorType, C: TensorType, Sigma: TensorType
-) -> tuple[tf.Tensor, tf.Tensor]:
+@check_shapes("C: [T, T]", "Sigma: [T, T]")
+def em_step(spectrum: Spectrum, C: TensorType, Sigma: TensorType) -> tuple[tf.Tensor, tf.Tensor]:
     r"""
     One step of expectation maximisation over full C and Sigma for a fixed kernel matrix.
 
@@ -247,49 +223,32 @@ def em_step(
     :math:`e_n \sim N(0, \Sigma)`; the new C and Sigma are the mean second moments of
     :math:`g_n` and :math:`e_n` given that row. The evidence never decreases.
 
-    :param Yr: U^T Y; or completions of it below each other, over the square root of their number.
+    :param spectrum: That of an exact kernel matrix.
     """
-    basis = task_basis(C, Sigma)
-    num_rows = tf.shape(lam)[0]
-    Z = tf.matmul(Yr, basis.P_inverse, transpose_b=True)
-    Z = tf.reshape(Z, [-1, num_rows, Z.shape[1]])  # [S, N, T]
-    R = 1.0 / (lam[:, None] * basis.d + 1.0)
+    basis, lam = task_basis(C, Sigma), spectrum.lam
+    Z, H = spectrum.split(basis.rotate(spectrum.Yr)), basis.shrinkage(lam)  # [S, N, T], [N, T]
 
     def second_moment(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-        mean = tf.reshape(mean, tf.shape(Yr))
+        mean = tf.reshape(mean, tf.shape(spectrum.Yr))
         inside = tf.matmul(mean, mean, transpose_a=True)
         inside += tf.linalg.diag(tf.reduce_sum(variance, axis=0))
-        inside /= tf.cast(num_rows, inside.dtype)
+        inside /= spectrum.num_rows
         return symmetric(tf.matmul(basis.P, tf.matmul(inside, basis.P, transpose_b=True)))
 
-    signal = second_moment(tf.sqrt(lam)[:, None] * basis.d * R * Z, basis.d * R)
-    noise = second_moment(R * Z, lam[:, None] * basis.d * R)
+    signal = second_moment(tf.sqrt(lam)[:, None] * basis.d * H * Z, basis.d * H)
+    noise = second_moment(H * Z, lam[:, None] * basis.d * H)
     return signal, noise
 
 
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, T]")
 def predictive_mean(solution: JointSolution, Kmn: TensorType) -> tf.Tensor:
     r"""Mean of f at the test points, :math:`k(X, X_*)^\top \alpha`."""
-    return rows_last(from_rows(solution.alpha, Kmn))
-
-
-@check_shapes("A: [N, R]", "B: [N, batch..., M]", "return: [R, batch..., M]")
-def from_rows(A: TensorType, B: TensorType) -> tf.Tensor:
-    """A^T B, a sum over the rows of both; what is large is not transposed."""
-    product = tf.matmul(A, tf.reshape(B, [tf.shape(B)[0], -1]), transpose_a=True)
-    return tf.reshape(product, tf.concat([tf.shape(product)[:1], tf.shape(B)[1:]], axis=0))
-
-
-@check_shapes("A: [R, batch..., M]", "return: [batch..., R, M]")
-def batch_first(A: TensorType) -> tf.Tensor:
-    """What :func:`from_rows` gives, as a batch of matrices."""
-    rank = tf.rank(A)
-    return tf.transpose(A, tf.concat([tf.range(1, rank - 1), [0, rank - 1]], axis=0))
+    return tf.einsum("nt,n...m->...mt", solution.alpha, Kmn)
 
 
 @check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, N]")
 def rows_last(Kmn: TensorType) -> tf.Tensor:
-    """GPflow gives cross-covariances with the training rows first; a batch wants them last."""
+    """A cross-covariance with the training rows last: GPflow has them first."""
     rank = tf.rank(Kmn)
     return tf.transpose(Kmn, tf.concat([tf.range(1, rank), [0]], axis=0))
 
@@ -310,14 +269,13 @@ def rotated_covariance(
     .. math:: q_j = d_j k_{**} - d_j^2 \, k_*^\top U \, \mathrm{diag}(1 / (\lambda d_j + 1)) \,
               U^\top k_*
     """
-    V = from_rows(solution.U, Kmn)  # [N, batch..., M]
+    V = tf.einsum("nr,n...m->...rm", solution.U, Kmn)
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
-        V = batch_first(V)
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]
         explained = tf.matmul(scaled, scaled, transpose_a=True)
         return d[:, None, None] * Knn[..., None, :, :] - explained
-    explained = batch_first(from_rows(shrinkage * tf.square(d), tf.square(V)))
+    explained = tf.einsum("rj,...rm->...jm", shrinkage * tf.square(d), tf.square(V))
     return tf.maximum(d[:, None] * Knn[..., None, :] - explained, tf.zeros([], d.dtype))
 
 
@@ -328,7 +286,7 @@ def rotated_covariance(
     "return: [batch..., T, M] if not full_cov",
 )
 def add_rotated_noise(q: TensorType, full_cov: bool) -> tf.Tensor:
-    """Noise is one for every rotated task, and only where two points are the same observation."""
+    """Add the noise of rotated tasks: variance 1, where a point meets itself."""
     if full_cov:
         return tf.linalg.set_diag(q, tf.linalg.diag_part(q) + 1.0)
     return q + 1.0

@@ -1,10 +1,12 @@
 r"""
-Features of a kernel: :math:`k(x, x') \approx f(x)^\top f(x')` with R numbers a row.
+Features of a kernel: :math:`k(x, x') \approx f(x)^\top f(x')` with R numbers per row.
 
-A linear kernel, a constant, and sums of them have features of their own, with which this is exact.
-With inducing points Z, :math:`f(x) = L^{-1} k(Z, x)` where :math:`L L^\top = k(Z, Z)`: what the
-kernel matrix has more than F F^T is what the rows know beyond the inducing points.
+Linear and constant kernels and sums of them have features for which this is exact. With inducing
+points Z, :math:`f(x) = L^{-1} k(Z, x)` where :math:`L L^\top = k(Z, Z)`; the difference between
+the kernel matrix and F F^T is the covariance of the rows given the inducing points.
 """
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 import tensorflow as tf
@@ -20,35 +22,49 @@ from ..linalg import cholesky_with_jitter
 from . import DEFAULT_POINTS
 
 MAX_CANDIDATES = 10_000
-"""Points are chosen among so many rows, drawn at random where there are more."""
+"""Points are chosen among this many rows, drawn at random where there are more."""
 
 METHODS = ("greedy", "k-means")
 
 
-class InducingFeatures:
-    """Features from inducing points; whatever GPflow calls inducing variables."""
+class Features(ABC):
+    """Features of rows, f(x) = L^-1 cross(x)."""
+
+    @abstractmethod
+    def cross(self, X: TensorType) -> tf.Tensor:
+        """[R, batch..., N], covariance of inducing variables and rows: L times the features."""
+
+    @abstractmethod
+    def diagonal(self, X: TensorType) -> tf.Tensor:
+        """[N], k(x, x)."""
+
+    @abstractmethod
+    def factor(self) -> tf.Tensor:
+        """[R, R], L, in float64."""
+
+
+class InducingFeatures(Features):
+    """Features from inducing points, or other inducing variables of GPflow."""
 
     def __init__(self, kernel: Kernel, inducing_variable: InducingVariables) -> None:
         self.kernel = kernel
         self.inducing_variable = inducing_variable
 
     def cross(self, X: TensorType) -> tf.Tensor:
-        """[M, batch..., N], covariance of inducing variables and rows: L times the features."""
         return covariances.Kuf(self.inducing_variable, self.kernel, X)
 
     def diagonal(self, X: TensorType) -> tf.Tensor:
-        """[N], k(x, x)."""
         return self.kernel(X, full_cov=False)
 
     @check_shapes("return: [M, M]")
     def factor(self) -> tf.Tensor:
-        """L, in float64. Its jitter is far below GPflow's: enough for points that coincide."""
+        """L, with a jitter far below GPflow's, yet enough for points that coincide."""
         Kuu = covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
         jitter = max(1e-11, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
         return cholesky_with_jitter(tf.cast(Kuu, tf.float64), jitter)
 
 
-class LinearFeatures:
+class LinearFeatures(Features):
     r"""
     Features of a linear kernel, of a constant, or of a sum of them: exact.
 
@@ -67,22 +83,20 @@ class LinearFeatures:
 
     @check_shapes("X: [batch..., N, D]", "return: [R, batch..., N]")
     def cross(self, X: TensorType) -> tf.Tensor:
-        """The features, where the covariance with inducing points would be."""
+        """The features themselves: L is the identity."""
         F = self(X)
         rank = tf.rank(F)
         return tf.transpose(F, tf.concat([[rank - 1], tf.range(rank - 1)], axis=0))
 
     def diagonal(self, X: TensorType) -> tf.Tensor:
-        """[N], k(x, x)."""
         return tf.reduce_sum(tf.square(self(X)), axis=-1)
 
     def factor(self) -> tf.Tensor:
-        """[R, R], the identity: features need no whitening."""
         return tf.eye(self.num_features, dtype=tf.float64)
 
 
 def linear_parts(kernel: Kernel) -> list[Kernel] | None:
-    """The linear and constant kernels that a kernel is the sum of, or None if it is none."""
+    """The linear and constant kernels whose sum a kernel is; None if it is no such sum."""
     if type(kernel) in (Linear, Constant):  # Polynomial is derived from Linear
         return [kernel]
     if type(kernel) is not Sum:
@@ -92,7 +106,7 @@ def linear_parts(kernel: Kernel) -> list[Kernel] | None:
 
 
 def num_columns(kernel: Kernel, num_inputs: int) -> int:
-    """Features of a linear or a constant kernel."""
+    """Number of features of a linear or a constant kernel."""
     if isinstance(kernel, Constant):
         return 1
     active = kernel.active_dims
@@ -110,13 +124,13 @@ def linear_features(kernel: Kernel, X: TensorType) -> LinearFeatures | None:
     """
     The features of a kernel that is linear, if they are fewer than the rows of X.
 
-    Rows whose number may change, and is not known yet, count as many.
+    Where the number of rows may change, it counts as larger.
     """
     if linear_parts(kernel) is None:
         return None
     features = LinearFeatures(kernel, int(X.shape[1]))
-    many = X.shape[0] is None or features.num_features < X.shape[0]
-    return features if many else None
+    fewer = X.shape[0] is None or features.num_features < X.shape[0]
+    return features if fewer else None
 
 
 def choose_inducing_points(
@@ -133,12 +147,12 @@ def choose_inducing_points(
     Among more than 10,000 rows, as many are drawn at random first.
 
     :param X: The inputs, [N, D]; an array that is mapped into memory is fine.
-    :param kernel: Its lengthscales decide which rows tell of each other: set them beforehand.
+    :param kernel: Its lengthscales decide which rows are informative: set them beforehand.
     :param num_points: By default 300, or N if that is less.
-    :param method: "greedy" takes, one after the other, the row of which the others taken know least
-        (largest conditional variance, Burt et al. 2020), and fewer than `num_points` where those
-        know all; "k-means" takes centres of clusters.
-    :param seed: Which rows are drawn, and where clusters start.
+    :param method: "greedy" takes, one after the other, the row with the largest variance given the
+        rows taken before (Burt et al. 2020), and stops early once no variance is left; "k-means"
+        takes centres of clusters.
+    :param seed: Decides which rows are drawn, and where clusters start.
     :return: [M, D].
     """
     checks.option(method, "method", METHODS)

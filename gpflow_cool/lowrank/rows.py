@@ -1,13 +1,14 @@
 """
-Rows of data in chunks: arrays, files mapped into memory, and streams that never fit there.
+Rows of data in chunks: arrays, files mapped into memory, and streams that do not fit into memory.
 
-Sums over rows are taken a chunk at a time, so that memory is that of a chunk, whatever N. With a
+Sums over rows are taken chunk by chunk, so that memory does not grow with N. With a
 `tf.distribute.Strategy` each replica adds up the chunks of its shard, and one all-reduce adds up
-the replicas: the sum itself is sent, M^2 + M T numbers for statistics, whatever the number of rows.
+the replicas: only sums are sent, M^2 + M T numbers for statistics, whatever the number of rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,32 +16,39 @@ from gpflow.base import AnyNDArray
 from gpflow.config import default_float
 
 from .. import checks
+from ..chain.starting import positive_or_one, scales_of_moments
+from ..chain.variation import is_constant
 
 CHUNK_ROWS = 8192
+"""Rows per chunk where their number is not given."""
+
 SAMPLE_ROWS = 1000
+"""Rows that are drawn at random for a summary."""
 
 Chunk = tuple[tf.Tensor, tf.Tensor]
 """X [n, D] and Y [n, T] of some rows, in GPflow's default float."""
 
 
-class Rows(Protocol):
-    """Data as chunks, as often as it is asked for."""
+class Rows(ABC):
+    """Data that can be read chunk by chunk, any number of times."""
 
     num_inputs: int
     num_tasks: int
 
+    @abstractmethod
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
         """All chunks, or every `num_shards`-th of them from number `shard` on."""
-        ...
 
-    def arrays(self) -> Chunk: ...
+    @abstractmethod
+    def arrays(self) -> Chunk:
+        """All rows at once."""
 
 
-class ArrayRows:
+class ArrayRows(Rows):
     """
-    Arrays, also ones that NumPy maps into memory: only a chunk of them is read at a time.
+    Arrays, also ones that NumPy maps into memory: they are read one chunk at a time.
 
-    :param chunk_rows: Rows of a chunk.
+    :param chunk_rows: Rows per chunk.
     """
 
     def __init__(self, X: AnyNDArray, Y: AnyNDArray, chunk_rows: int) -> None:
@@ -61,11 +69,10 @@ class ArrayRows:
             yield as_tensor(self.X[part]), as_tensor(self.Y[part])
 
     def arrays(self) -> Chunk:
-        """All rows at once."""
         return as_tensor(self.X), as_tensor(self.Y)
 
 
-class TensorRows:
+class TensorRows(Rows):
     """Tensors, or variables that may change, in one chunk."""
 
     def __init__(self, X: tf.Tensor | tf.Variable, Y: tf.Tensor | tf.Variable) -> None:
@@ -77,15 +84,14 @@ class TensorRows:
             yield tf.convert_to_tensor(self.X), tf.convert_to_tensor(self.Y)
 
     def arrays(self) -> Chunk:
-        """All rows at once."""
         return self.X, self.Y
 
 
-class DatasetRows:
+class DatasetRows(Rows):
     """
     A `tf.data.Dataset` of pairs (x, y): of rows, which are gathered into chunks, or of chunks.
 
-    It is read from its beginning in every pass, and must yield the same rows each time.
+    Every pass reads it from its beginning, and it must yield the same rows each time.
     """
 
     def __init__(self, dataset: tf.data.Dataset, chunk_rows: int) -> None:
@@ -110,7 +116,7 @@ class DatasetRows:
         return iter(self.dataset.shard(num_shards, shard).map(cast_pair).prefetch(2))
 
     def arrays(self) -> Chunk:
-        """Refused: a stream may not fit into memory."""
+        """Raise: a stream may not fit into memory."""
         raise ValueError(
             "The data is a tf.data.Dataset, which is not kept: save the parameters instead"
             " (gpflow.utilities.parameter_dict), and build the model again on the same data."
@@ -118,15 +124,17 @@ class DatasetRows:
 
 
 def cast_pair(X: tf.Tensor, Y: tf.Tensor) -> Chunk:
+    """A chunk in GPflow's default float."""
     return tf.cast(X, default_float()), tf.cast(Y, default_float())
 
 
 def as_tensor(array: AnyNDArray) -> tf.Tensor:
+    """An array in GPflow's default float."""
     return tf.constant(np.asarray(array), dtype=default_float())
 
 
 def check_array(array: AnyNDArray, name: str, columns: str) -> None:
-    """Raise unless an array is a matrix of numbers with a row and a column; nothing is read."""
+    """Raise unless an array is a matrix of numbers with a row and a column; reads no entry."""
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
         raise ValueError(
             f"{name} has shape {array.shape} and type {array.dtype}, but a matrix of numbers with"
@@ -136,40 +144,39 @@ def check_array(array: AnyNDArray, name: str, columns: str) -> None:
 
 def make_rows(data: Any, chunk_rows: int) -> ArrayRows | DatasetRows:
     """
-    The rows of what a user calls data: a pair (X, Y), or a `tf.data.Dataset` of pairs.
+    The rows of a pair (X, Y), or of a `tf.data.Dataset` of pairs.
 
-    Arrays, memory maps included, are used where they are; anything else is read as numbers.
+    Arrays, memory maps included, are not copied; anything else is read as numbers.
     """
     checks.positive_integer(chunk_rows, "chunk_rows")
     if isinstance(data, tf.data.Dataset):
         return DatasetRows(data, chunk_rows)
     parts = checks.pair(data, "data must be the pair (X, Y), or a tf.data.Dataset of such pairs")
+    arrays = []
     for part, name in zip(parts, "XY", strict=True):
         if isinstance(part, tf.Variable):
             raise ValueError(
                 f"{name} is a tf.Variable, but this model does not follow its changes: pass an"
                 " array."
             )
-    X, Y = (
-        part if isinstance(part, np.ndarray) else checks.numbers(part, name)
-        for part, name in zip(parts, "XY", strict=True)
-    )
+        arrays.append(part if isinstance(part, np.ndarray) else checks.numbers(part, name))
+    X, Y = arrays
     return ArrayRows(X, Y, chunk_rows)
 
 
 class Summary(NamedTuple):
-    """What one pass over all rows tells."""
+    """Results of one pass over all rows."""
 
     num_rows: int
     scales: AnyNDArray
-    """[T], variance of each task; of a constant one its mean square; of one that is zero, 1."""
+    """[T], see :func:`gpflow_cool.chain.starting.task_scales`."""
 
     kernel_variance: float
     """Mean of k(x, x)."""
 
     X: AnyNDArray
     Y: AnyNDArray
-    """Some rows, drawn at random: all, if they are few."""
+    """Rows drawn at random; all rows, if they are few."""
 
 
 def summarise(
@@ -196,13 +203,7 @@ def summarise(
         count += len(X)
     if not count:
         raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
-    variance = trace / count
-    return Summary(
-        count,
-        moments.scales(),
-        variance if np.isfinite(variance) and variance > 0 else 1.0,
-        *sample.rows(),
-    )
+    return Summary(count, moments.scales(), positive_or_one(trace / count), *sample.parts)
 
 
 def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
@@ -217,17 +218,17 @@ def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
 
 
 class Moments:
-    """Mean, variance and range of columns, a chunk at a time (Chan et al. 1979)."""
+    """Mean, variance and range of columns, chunk by chunk (Chan et al. 1979)."""
 
     def __init__(self, num_columns: int) -> None:
         self.count = 0
         self.mean, self.squares = np.zeros(num_columns), np.zeros(num_columns)
         self.low, self.high = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
-        self.rounding = 0.0
+        self.dtype = np.dtype(np.float64)
 
     def add(self, Y: AnyNDArray) -> None:
-        """Take in some rows: squares are sums of squared distances from the mean."""
-        self.rounding = 10.0 * float(np.finfo(Y.dtype).eps)
+        """Add some rows; `squares` are sums of squared distances from the mean."""
+        self.dtype = Y.dtype
         mean = np.mean(Y, axis=0, dtype=np.float64)
         shift, total = mean - self.mean, self.count + len(Y)
         self.squares += np.sum(np.square(Y - mean), axis=0)
@@ -237,18 +238,16 @@ class Moments:
         self.low, self.high = np.minimum(self.low, Y.min(0)), np.maximum(self.high, Y.max(0))
 
     def scales(self) -> AnyNDArray:
-        """As :func:`gpflow_cool.chain.starting.task_scales` of all rows."""
+        """[T], as :func:`gpflow_cool.chain.starting.task_scales` of all rows."""
         variance = self.squares / self.count
-        mean_square = variance + np.square(self.mean)
-        largest = np.maximum(np.abs(self.low), np.abs(self.high))
-        constant = self.high - self.low <= self.rounding * largest
-        return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
+        constant = is_constant(self.low, self.high, self.dtype)
+        return scales_of_moments(variance, variance + np.square(self.mean), constant)
 
 
 class Sample:
     """
-    Rows drawn at random without replacement from a stream of unknown length: each row gets a random
-    number, and those with the smallest ones are kept.
+    Rows drawn at random, without replacement, from a stream of unknown length: each row gets a
+    random number, and the rows with the smallest numbers are kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -258,7 +257,7 @@ class Sample:
         self.parts: list[AnyNDArray] = []
 
     def add(self, *parts: AnyNDArray) -> None:
-        """Take in some rows, given as arrays of as many."""
+        """Add some rows, given as arrays of equal length."""
         keys = np.concatenate([self.keys, self.rng.random(len(parts[0]))])
         kept = np.sort(np.argsort(keys)[: self.size])
         if self.parts:
@@ -266,14 +265,11 @@ class Sample:
         self.parts = [part[kept] for part in parts]
         self.keys = keys[kept]
 
-    def rows(self) -> list[AnyNDArray]:
-        return self.parts
-
 
 # Sums over rows, on one device or on many -------------------------------------------------------
 
 LOST_WORKER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
-"""What TensorFlow raises when another worker does not answer."""
+"""The errors that TensorFlow raises when another worker does not answer."""
 
 
 def sum_over_rows(
@@ -283,21 +279,27 @@ def sum_over_rows(
     strategy: tf.distribute.Strategy | None = None,
 ) -> list[tf.Tensor]:
     """
-    Sums, over all chunks of rows, of the tensors that a function makes of a chunk.
+    Sums, over all chunks of rows, of the tensors that a function returns for a chunk.
 
     :param zero: The sums over no rows.
     :param strategy: Where to compute: every replica sees its shard of the chunks.
     :raises RuntimeError: If a worker is gone.
     """
-    if strategy is None:
-        return sum_over_shard(rows, function, zero, 1, 0)
+
+    def sum_over_shard(num_shards: int, shard: int) -> list[tf.Tensor]:
+        total = list(zero)
+        for X, Y in rows.chunks(num_shards, shard):
+            total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
+        return total
 
     def replica() -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         shard = int(tf.get_static_value(context.replica_id_in_sync_group))
-        part = sum_over_shard(rows, function, zero, context.num_replicas_in_sync, shard)
+        part = sum_over_shard(context.num_replicas_in_sync, shard)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, part)
 
+    if strategy is None:
+        return sum_over_shard(1, 0)
     try:
         total = strategy.run(replica)
         return [strategy.experimental_local_results(part)[0] for part in total]
@@ -306,17 +308,3 @@ def sum_over_rows(
             "Another worker does not answer any more. Start all of them again: training goes on"
             f" from the last checkpoint, if there is one. TensorFlow says: {error.message[:200]}"
         ) from error
-
-
-def sum_over_shard(
-    rows: Rows,
-    function: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
-    zero: Sequence[tf.Tensor],
-    num_shards: int,
-    shard: int,
-) -> list[tf.Tensor]:
-    """The same over every `num_shards`-th chunk."""
-    total = list(zero)
-    for X, Y in rows.chunks(num_shards, shard):
-        total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
-    return total

@@ -4,12 +4,12 @@ The objective of features over rows that come in chunks, and its gradient: two p
 The first pass sums :math:`\Phi = F^\top F, \Psi = F^\top Y, \ldots` over all chunks; the objective
 and its derivatives with respect to these are small. The second pass sums the gradient of
 :math:`\langle \partial_\Phi, \Phi \rangle + \langle \partial_\Psi, \Psi \rangle + \ldots` over the
-same chunks, which is that of the objective. Memory is that of one chunk and of [R, R].
+same chunks, which is that of the objective. Memory holds one chunk and a few R x R matrices.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from check_shapes import check_shapes
@@ -17,32 +17,18 @@ from gpflow.base import TensorType
 from gpflow.config import default_float
 from gpflow.mean_functions import MeanFunction
 
+from .features import Features
 from .rows import Rows, sum_over_rows
 from .statistics import Statistics, row_statistics
-
-
-class Features(Protocol):
-    """Features of rows, f(x) = L^-1 cross(x)."""
-
-    def cross(self, X: TensorType) -> tf.Tensor: ...
-    def diagonal(self, X: TensorType) -> tf.Tensor: ...
-    def factor(self) -> tf.Tensor: ...
 
 
 class RowWeights(NamedTuple):
     """Derivatives of the objective with respect to sums over rows of K_mn and Y."""
 
-    cross: tf.Tensor
-    """[R, R], by K_mn K_nm, twice."""
-
-    target: tf.Tensor
-    """[R, T], by K_mn Y."""
-
-    YY: tf.Tensor
-    """[T, T], by Y^T Y, twice."""
-
-    trace: tf.Tensor
-    """[], by the trace of K."""
+    cross: tf.Tensor  # [R, R], by K_mn K_nm, twice
+    target: tf.Tensor  # [R, T], by K_mn Y
+    YY: tf.Tensor  # [T, T], by Y^T Y, twice
+    trace: tf.Tensor  # [], by the trace of K
 
 
 @check_shapes("X: [N, D]", "Y: [N, T]", "L_inverse: [R, R]")
@@ -61,14 +47,14 @@ def chunk_statistics(
 
 @check_shapes("L: [R, R]", "return: [R, R]")
 def lower_inverse(L: TensorType) -> tf.Tensor:
-    """The inverse of a triangular matrix, by which chunk after chunk is multiplied."""
+    """The inverse of a triangular matrix; a product with it is faster than a solve per chunk."""
     return tf.linalg.triangular_solve(L, tf.eye(tf.shape(L)[0], dtype=L.dtype))
 
 
 @check_shapes("L: [R, R]")
 def row_weights(L: TensorType, gradient: Statistics) -> RowWeights:
     r"""
-    From derivatives with respect to F^T F and F^T Y to those with respect to what is summed.
+    Derivatives with respect to sums over rows, from those with respect to F^T F and F^T Y.
 
     .. math:: F^\top F = L^{-1} K_{mn} K_{nm} L^{-\top}, \qquad F^\top Y = L^{-1} K_{mn} Y
     """
@@ -103,7 +89,7 @@ def chunk_surrogate(
     X: TensorType,
     Y: TensorType,
 ) -> tf.Tensor:
-    """A number whose gradient is what some rows add to the gradient of the objective."""
+    """A number whose gradient is the part of the objective's gradient due to some rows."""
     Kmn = tf.cast(features.cross(X), tf.float64)
     R = tf.cast(Y - mean_function(X), tf.float64)
     by_cross = tf.matmul(weights.cross, Kmn) + tf.matmul(weights.target, R, transpose_b=True)
@@ -118,9 +104,10 @@ def chunk_surrogate(
 
 class RowSums:
     """
-    Sums over all rows: what is computed of a chunk is compiled, once, if it will be needed often.
+    Sums over all rows.
 
-    :param variables: What gradients are taken with respect to.
+    :param variables: The variables of the gradient.
+    :param compiled: Whether to compile the functions of a chunk, for sums that are needed often.
     """
 
     def __init__(
@@ -163,7 +150,7 @@ class RowSums:
         return Statistics(*sum_over_rows(self.rows, function, zero, self.strategy))
 
     def gradient(self, weights: RowWeights) -> list[tf.Tensor]:
-        """What the rows add to the gradient with respect to the variables: one pass."""
+        """The part of the gradient that is a sum over rows: one pass."""
         zero = [tf.zeros_like(variable) for variable in self.variables]
         function = partial(self._gradient, weights)
         return sum_over_rows(self.rows, function, zero, self.strategy)

@@ -13,7 +13,6 @@ from typing_extensions import Self
 
 from .. import checks
 from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
-from ..chain.newton import inner_spectrum
 from ..chain.recovery import MultitaskParameters, average_over_orders, recover, some_orders
 from ..chain.spectrum import Spectrum
 from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_diagonal, task_scales
@@ -195,9 +194,8 @@ class CoolMTGP(JointGPModel):
         checks.positive_integer(num_orders, "num_orders")
         _, spectrum = self.spectral()
         profile = ProfiledChain(self)
-        starts, box = profile.inner_problem(
-            inner_spectrum(*spectrum.arrays()), self.scales, profile.present().numpy()
-        )
+        present = profile.present().numpy()
+        starts, box = profile.inner_problem(spectrum.numpy(), self.scales, present)
         orders = some_orders(self.num_tasks, num_orders, checks.seed(seed))
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)

@@ -14,7 +14,13 @@ from typing_extensions import Self
 
 from .. import checks
 from ..chain.spectrum import Spectrum
-from ..chain.starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..chain.starting import (
+    EXACT_NOISE_FLOOR,
+    NOISE_FRACTION,
+    fix_kernel_scale,
+    mean_kernel_diagonal,
+    task_scales,
+)
 from ..joint.covariances import (
     DiagonalCovariance,
     FullCovariance,
@@ -32,13 +38,9 @@ from ..saving.modules import Reader, Writer
 from ..training.em import ExactEM
 from .in_memory import JointGPModel
 
-NOISE_FLOOR = 1e-6
-"""Smallest noise: in every direction at least this, relative to the tasks' variances, or a tenth of
-what is given if that is less. Without noise in some direction the evidence has no maximum."""
-
 SINGULAR = 1e-10
 """A given noise covariance whose correlations have eigenvalues below this is taken to be singular,
-and lifted to `NOISE_FLOOR`."""
+and lifted to `EXACT_NOISE_FLOOR`."""
 
 
 @saveable
@@ -267,7 +269,7 @@ def noise_covariance_of_rank(
 ) -> TaskCovariance:
     """Sigma with parameters of its own, see :class:`KroneckerMTGP`; never singular."""
     rounding = float(np.finfo(Sigma.dtype).eps)
-    lowest = max(NOISE_FLOOR, 100.0 * rounding)
+    lowest = max(EXACT_NOISE_FLOOR, 100.0 * rounding)
     own = np.where(np.diag(Sigma) > 0, np.diag(Sigma), scales)
     if smallest_eigenvalue(Sigma, own) < max(SINGULAR, 10.0 * rounding):
         Sigma = lift_eigenvalues(Sigma, own, lowest)

@@ -54,7 +54,7 @@ class ExactEM:
 
     def step(self) -> None:
         """One step of EM."""
-        C, Sigma = em_step(self.spectrum.lam, self.spectrum.Yr, self.C, self.Sigma)
+        C, Sigma = em_step(self.spectrum, self.C, self.Sigma)
         if self.signal.factor.trainable:
             self.C = self._set(self.signal, C.numpy())
         if self.noise.factor.trainable:

@@ -21,8 +21,10 @@ from gpflow.base import AnyNDArray, RegressionData
 from gpflow.kernels import Kernel
 
 from ..chain import newton
-from ..chain.likelihood import kernel_matrix_gradient, rotate_back
+from ..chain.likelihood import KernelGradient, leave_eigenbasis
+from ..chain.spectrum import Spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
+from ..chain.terms import TaskProblems, kernel_gradient, task_problems, task_terms
 from ..linalg import lapack_eigh
 from .run import Evaluation
 from .vector import lower_bound
@@ -142,14 +144,15 @@ class ProfiledChain:
             prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
         U, *parts = self.in_numpy("solve", [K, Y, present], [K.dtype] + [tf.float64] * 7)
         parts = [tf.cast(part, K.dtype) for part in parts]
-        best, terms, by_present, diagonal, factors, weights, by_Yr = parts
+        best, terms, by_present, *by_kernel = parts
         self.assign(tf.ensure_shape(best, present.shape))
+        by_K, by_Y = leave_eigenbasis(KernelGradient(*by_kernel), U, Y)
         gradients = tape.gradient(
             [K, Y, present, prior],
             variables,
             output_gradients=[
-                -tf.ensure_shape(kernel_matrix_gradient(U, diagonal, factors, weights), K.shape),
-                -tf.ensure_shape(rotate_back(U, by_Yr, Y), Y.shape),
+                -tf.ensure_shape(by_K, K.shape),
+                -tf.ensure_shape(by_Y, Y.shape),
                 -tf.ensure_shape(by_present, present.shape),
                 -tf.ones_like(prior),
             ],
@@ -164,36 +167,35 @@ class ProfiledChain:
 
         :param present: [T, 2], b and sigma2.
         :return: Eigenvectors [N, N]; the best b and sigma2 [T, 2]; the terms there [T], and their
-            gradient by b and sigma2 [T, 2]; the parts of :class:`.newton.KernelGradient`.
+            gradient by b and sigma2 [T, 2]; the parts of the :class:`.KernelGradient`.
         """
         lam, U = lapack_eigh(K)
         self.num_decompositions += 1
-        spectrum = newton.exact_inner_spectrum(np.maximum(lam, 0.0), U, Y)
-        best = self.solve_inner(spectrum, completion_scales(Y), present.astype(np.float64))
-        learning = self.model.learning
-        terms = newton.evaluate(spectrum, np.arange(len(best)), best, learning)
-        by_parts = newton.kernel_gradient(spectrum, best, learning)
-        return U, best, terms.value, terms.gradient, *by_parts
+        spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, Y)
+        problems = task_problems(spectrum, self.model.learning)
+        best = self.solve_inner(problems, completion_scales(Y), present.astype(np.float64))
+        terms = task_terms(problems, np.arange(len(best)), best)
+        return U, best, terms.value, terms.gradient, *kernel_gradient(problems, best)
 
     def solve_inner(
-        self, spectrum: newton.InnerSpectrum, scales: AnyNDArray, present: AnyNDArray
+        self, problems: TaskProblems, scales: AnyNDArray, present: AnyNDArray
     ) -> AnyNDArray:
         """
-        The best b and sigma2 for this spectrum, [T, 2]; what is not solved for is as at present.
+        The best b and sigma2 for a spectrum, [T, 2]; what is not solved for is as at present.
 
         :param scales: [T], the tasks' variances.
         """
         best = present
         if self.solves_b or self.solves_sigma2:
-            problem = self.inner_problem(spectrum, scales, present)
-            solution = newton.solve(spectrum, *problem, self.model.learning)
+            starts, box = self.inner_problem(problems.spectrum, scales, present)
+            solution = newton.solve(problems, starts, box)
             best = np.stack([solution.b, solution.sigma2], axis=1)
             best = np.where([self.solves_b, self.solves_sigma2], best, present)
-        self.rounding = rounding_of_loss(spectrum, best)
+        self.rounding = rounding_of_loss(problems.spectrum, best)
         return best
 
     def inner_problem(
-        self, spectrum: newton.InnerSpectrum, scales: AnyNDArray, present: AnyNDArray
+        self, spectrum: Spectrum, scales: AnyNDArray, present: AnyNDArray
     ) -> tuple[AnyNDArray, newton.Box]:
         """Starting points, the present one first, and bounds: what is not solved for stays."""
         starts, box = inner_problem(spectrum, scales, self.floor)
@@ -228,7 +230,7 @@ def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
     return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
 
 
-def rounding_of_loss(spectrum: newton.InnerSpectrum, parameters: AnyNDArray) -> float:
+def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:
     r"""
     What rounding of the eigenvalues does to the loss, about.
 
@@ -249,7 +251,7 @@ def completion_scales(Y: AnyNDArray) -> AnyNDArray:
 
 
 def inner_problem(
-    spectrum: newton.InnerSpectrum, scales: AnyNDArray, floor: AnyNDArray
+    spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray
 ) -> tuple[AnyNDArray, newton.Box]:
     """
     Starting points [4, T, 2] and bounds of the inner problem.
@@ -271,7 +273,7 @@ def inner_problem(
     return np.concatenate([default * STARTS[:, None], informed[None]]), newton.Box(lower, upper)
 
 
-def spectral_start(spectrum: newton.InnerSpectrum, scales: AnyNDArray) -> AnyNDArray:
+def spectral_start(spectrum: Spectrum, scales: AnyNDArray) -> AnyNDArray:
     r"""
     (b, sigma2) of each task, [T, 2]: the best of a coarse grid, as if the task were the only one.
 
@@ -281,19 +283,19 @@ def spectral_start(spectrum: newton.InnerSpectrum, scales: AnyNDArray) -> AnyNDA
     The grid of b is that at which each of the eigenvalues, from the largest to the smallest that is
     not rounding, would have the task's variance.
     """
-    lam, Yr, G0, num_rows, _, slack, _ = spectrum
+    lam, Yr = spectrum.lam, spectrum.Yr
     energy = np.sum(np.square(Yr).reshape(-1, len(lam), Yr.shape[1]), axis=0).T  # [T, R]
     useful = lam[lam > spectrum.rounding]
     sizes = np.geomspace(useful.min(), useful.max(), GRID) if len(useful) else np.ones(1)
     ratio = np.stack(np.meshgrid(1.0 / sizes, GRID_NOISE, indexing="ij"), axis=-1).reshape(-1, 2)
     v = ratio[:, :1] * lam + ratio[:, 1:]  # [G, R], for a task of variance 1
     noise = ratio[:, 1]
-    outside = np.diag(G0) / scales  # [T]
+    outside = np.diag(spectrum.G0) / scales  # [T]
     values = -0.5 * (
         (energy / scales[:, None]) @ (1.0 / v).T
         + outside[:, None] / noise
         + np.sum(np.log(v), axis=1)
-        + (num_rows - len(lam)) * np.log(noise)
-        + slack * ratio[:, 0] / noise
+        + (spectrum.num_rows - spectrum.rank) * np.log(noise)
+        + spectrum.slack * ratio[:, 0] / noise
     )
     return scales[:, None] * ratio[np.argmax(values, axis=1)]

@@ -7,10 +7,12 @@ import tensorflow as tf
 from gpflow.base import AnyNDArray
 from gpflow.mean_functions import MeanFunction
 
-from ..chain.newton import inner_spectrum
+from ..chain.spectrum import Spectrum
+from ..chain.terms import task_problems
+from ..lowrank.features import Features
 from ..lowrank.rows import Rows
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
-from ..lowrank.streaming import Features, RowSums, RowWeights, factor_gradient, row_weights
+from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
 from .profiled import ChainModel, ProfiledChain
 from .run import Evaluation
 
@@ -77,7 +79,7 @@ class StreamedLoss(ProfiledChain):
         model, variables = self.model, self.variables
         known = decompose(statistics, python_callback=True)
         present = self.present()
-        inputs = [scales, present, *known.spectrum.parts()]
+        inputs = [scales, present, *known.spectrum]
         best = self.in_numpy("solve_spectrum", inputs, tf.float64)
         self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -106,5 +108,6 @@ class StreamedLoss(ProfiledChain):
     def solve_spectrum(
         self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
     ) -> AnyNDArray:
-        """The best b and sigma2 for a spectrum in parts, see :func:`inner_spectrum`."""
-        return self.solve_inner(inner_spectrum(*parts), scales, present.astype(np.float64))
+        """The best b and sigma2 for a spectrum in parts."""
+        problems = task_problems(Spectrum(*parts).numpy(), self.model.learning)
+        return self.solve_inner(problems, scales, present.astype(np.float64))

@@ -47,6 +47,11 @@ def weighted_gradients(K, Y, b, sigma2, g, learning):
     return total
 
 
+def assert_all_close(actual, expected, rtol):
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, other, rtol=rtol)
+
+
 # Values
 
 
@@ -59,8 +64,7 @@ def test_terms_and_gradients_equal_dense(rng, case, learning, engine):
     terms, gradients = terms_and_gradients(p.chain, g, learning, engine)
     assert_close(terms, ref.conditional_log_likelihoods(*p.chain, learning))
     expected = weighted_gradients(*p.chain, g, learning)
-    for actual, e in zip(gradients, expected, strict=True):
-        assert_close(actual, e, rtol=1e-8)
+    assert_all_close(gradients, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -98,8 +102,7 @@ def test_one_task_has_nothing_to_be_conditioned_on(rng, N, engine):
     p = random_problem(rng, N, 1)
     both = [terms_and_gradients(p.chain, [1.0], learning, engine) for learning in LEARNINGS]
     assert_close(both[0][0], both[1][0], rtol=1e-14)
-    for hierarchical, approximate in zip(both[0][1], both[1][1], strict=True):
-        assert_close(hierarchical, approximate, rtol=1e-13)
+    assert_all_close(both[0][1], both[1][1], rtol=1e-13)
 
 
 # Gradients
@@ -112,8 +115,7 @@ def test_gradients_equal_finite_differences(rng, N, T, learning, engine):
     p = random_problem(rng, N, T)
     _, gradients = terms_and_gradients(p.chain, np.ones(T), learning, engine)
     expected = ref.finite_difference_gradients(*p.chain, learning)
-    for actual, e in zip(gradients, expected, strict=True):
-        assert_close(actual, e, rtol=1e-8)
+    assert_all_close(gradients, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -209,8 +211,7 @@ def test_engines_agree(rng, case, learning):
     spectral = terms_and_gradients(p.chain, g, learning, "spectral")
     cholesky = terms_and_gradients(p.chain, g, learning, "cholesky")
     assert_close(spectral[0], cholesky[0], rtol=1e-11)
-    for one, other in zip(spectral[1], cholesky[1], strict=True):
-        assert_close(one, other, rtol=1e-10)
+    assert_all_close(spectral[1], cholesky[1], rtol=1e-10)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from problems import CASES, LEARNINGS, assert_close
 
 from gpflow_cool.chain.likelihood import chain_gradient, solve_chain
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
+from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from gpflow_cool.linalg import eigh
 
 
@@ -30,6 +30,32 @@ def test_exact_spectrum_of_float32_is_float64(rng):
     assert {part.dtype for part in spectrum[:4]} == {tf.float64}
     assert spectrum.precision == np.finfo(np.float32).eps
     assert_close(tf.cast(U, tf.float64) @ spectrum.Yr, p.Y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(7, 3), (4, 7, 3)])
+def test_spectrum_of_arrays_equals_that_of_tensors(rng, shape, dtype):
+    """Of targets, and of four completions."""
+    Y = rng.normal(size=shape).astype(dtype)
+    lam, U = np.linalg.eigh(ref.squared_exponential(*2 * [rng.normal(size=(7, 2))]).astype(dtype))
+    lam = np.maximum(lam, 0.0)
+    arrays = exact_spectrum_of_arrays(lam, U, Y)
+    tensors = exact_spectrum(*map(tf.constant, (lam, U, Y)))
+    for name, part in tensors.numpy()._asdict().items():
+        assert part.dtype == np.float64
+        assert_close(getattr(arrays, name), part, rtol=10 * np.finfo(dtype).eps)
+    assert arrays.rank == tensors.rank == 7.0
+    assert arrays.rounding == tensors.rounding.numpy() == np.finfo(dtype).eps * 7 * lam.max()
+
+
+def test_spectrum_of_some_tasks(rng):
+    spectrum = LowRank(rng, 7, 2, 4).spectrum.numpy()
+    order = np.array([2, 0, 3, 1])
+    for tasks in (order, slice(3)):
+        some = spectrum.of_tasks(tasks)
+        assert_close(some.Yr, spectrum.Yr[:, tasks], rtol=0)
+        assert_close(some.G0, spectrum.G0[np.arange(4)[tasks]][:, np.arange(4)[tasks]], rtol=0)
+        assert some[0] is spectrum.lam and some.num_rows == 7.0
 
 
 # A spectrum of low rank, from F^T F, F^T Y, Y^T Y and N alone: mathematics.md, 4b
@@ -96,7 +122,8 @@ def test_gradient_on_a_low_rank_spectrum_equals_finite_differences(rng, N, R, T,
                 return p.weighted_terms(learning, **{**at, name: value + h * unit})
 
             expected[index] = ref.derivative(line, radius[name] / 200)
-        assert_close(getattr(g, name), expected, rtol=1e-8)
+        actual = g.kernel.Yr if name == "Yr" else getattr(g, name)
+        assert_close(actual, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -109,9 +136,9 @@ def test_gradient_in_the_eigenbasis_is_the_dense_one_seen_from_the_features(rng,
         p.spectrum, tf.constant(p.b), tf.constant(p.sigma2), chain, learning, weights
     )
     expected = ref.analytic_gradients(*p.dense, learning)
-    F = g.K_factors.numpy()
-    gK = np.diag(g.K_diagonal) + F.T @ np.diag(g.K_weights) @ F
+    F = g.kernel.factors.numpy()
+    gK = np.diag(g.kernel.diagonal) + F.T @ np.diag(g.kernel.weights) @ F
     assert_close(gK, p.Q.T @ expected.K @ p.Q)
-    assert_close(g.Yr, p.Q.T @ expected.Y)
+    assert_close(g.kernel.Yr, p.Q.T @ expected.Y)
     assert_close(g.b, expected.b)
     assert_close(g.sigma2, expected.sigma2)

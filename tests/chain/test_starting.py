@@ -11,7 +11,7 @@ from scipy.spatial.distance import pdist
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain.starting import (
-    NOISE_FLOOR,
+    CHAIN_NOISE_FLOOR,
     fix_kernel_scale,
     half_median_distance,
     mean_kernel_diagonal,
@@ -48,9 +48,11 @@ def test_noise_cannot_fall_below_its_bound(rng):
     scales = np.array([1.0, 4.0, 100.0])
     transform = noise_transform(0.1 * scales, scales)
     for x in [-1e300, -1e3, -50.0]:
-        assert_allclose(transform.forward(np.full(3, x)), NOISE_FLOOR * scales, rtol=1e-12)
+        assert_allclose(transform.forward(np.full(3, x)), CHAIN_NOISE_FLOOR * scales, rtol=1e-12)
     x = rng.normal(size=3)
-    assert_allclose(transform.forward(x), NOISE_FLOOR * scales + np.log1p(np.exp(x)), rtol=1e-12)
+    assert_allclose(
+        transform.forward(x), CHAIN_NOISE_FLOOR * scales + np.log1p(np.exp(x)), rtol=1e-12
+    )
 
 
 def test_a_small_start_is_honoured():
@@ -59,7 +61,7 @@ def test_a_small_start_is_honoured():
     parameter = gpflow.Parameter(sigma2, transform=noise_transform(sigma2, scales))
     assert_allclose(parameter, sigma2, rtol=1e-12)
     bound = parameter.transform.forward(np.full(2, -1e3))
-    assert_allclose(bound, [1e-8, 4.0 * NOISE_FLOOR], rtol=1e-12)
+    assert_allclose(bound, [1e-8, 4.0 * CHAIN_NOISE_FLOOR], rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -70,7 +72,7 @@ def test_a_value_at_its_bound_can_be_assigned_again(dtype):
     )
     parameter.unconstrained_variable.assign([-800.0, 0.5])
     value = parameter.numpy()
-    assert value[0] == dtype(NOISE_FLOOR)
+    assert value[0] == dtype(CHAIN_NOISE_FLOOR)
     parameter.assign(value)
     assert_allclose(parameter, value, rtol=20 * np.finfo(dtype).eps)
     with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible with this parameter's"):
@@ -81,7 +83,7 @@ def test_the_bound_of_a_model_is_relative_to_its_tasks(rng):
     X, Y = rng.normal(size=(12, 1)), rng.normal(size=(12, 2)) * [1.0, 3.0]
     model = CoolMTGP((X, Y), kernels.Matern32())
     model.sigma2.unconstrained_variable.assign([-900.0, -900.0])
-    assert_allclose(model.sigma2, NOISE_FLOOR * Y.var(axis=0), rtol=1e-12)
+    assert_allclose(model.sigma2, CHAIN_NOISE_FLOOR * Y.var(axis=0), rtol=1e-12)
     small = CoolMTGP((X, Y), kernels.Matern32(), sigma2=1e-9)
     assert_allclose(small.sigma2, [1e-9, 1e-9], rtol=1e-10)
 
@@ -198,7 +200,7 @@ def scaled_kernel_rank(kernel):
     """
     Number of parameters of b k(x, x'), and in how many directions it changes with them.
 
-    Fewer directions than parameters: some of them say one thing twice.
+    Fewer directions than parameters: some parameters are redundant.
     """
     X = tf.constant(RAMP[:, :1] if isinstance(kernel, kernels.ChangePoints) else RAMP)
     columns = [kernel(X).numpy().ravel()]  # the derivative with respect to log b

@@ -9,7 +9,7 @@ import tensorflow as tf
 from problems import CASES, LAYOUTS, Problem, assert_close, random_problem
 from scipy.stats import multivariate_normal
 
-from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.joint import kronecker
 from gpflow_cool.linalg import eigh
 
@@ -169,6 +169,26 @@ def test_log_likelihood_and_its_gradients_equal_dense(rng, case):
     assert_close(actual, 1.7 * slope, rtol=1e-6)  # rounding of six evidences over a small step
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+def test_evidence_gradient_of_a_low_rank_spectrum_equals_finite_differences(rng, copies):
+    """With completions, targets outside the span, and slack."""
+    R, T, N = 3, 4, 9
+    lam, Yr = rng.uniform(0.5, 2.0, size=R), rng.normal(size=(copies * R, T))
+    C, Sigma, G0 = (A @ A.T + 0.3 * np.eye(T) for A in rng.normal(size=(3, T, T)))
+
+    def evidence(C, Sigma, function=kronecker.spectrum_log_evidence):
+        spectrum = Spectrum(*map(tf.constant, (lam, Yr, G0, np.float64(N))), slack=0.7)
+        return function(spectrum, kronecker.task_basis(tf.constant(C), tf.constant(Sigma)))
+
+    gradient = evidence(C, Sigma, kronecker.spectrum_evidence_gradient)
+    D = rng.normal(size=(T, T))
+    D = 1e-2 * (D + D.T)
+    slope = ref.derivative(lambda h: evidence(C + h * D, Sigma).numpy(), 1e-2)
+    assert_close(np.sum(gradient.C * D), slope, rtol=1e-7)
+    slope = ref.derivative(lambda h: evidence(C, Sigma + h * D).numpy(), 1e-2)
+    assert_close(np.sum(gradient.Sigma * D), slope, rtol=1e-7)
+
+
 def test_log_likelihood_in_float32(rng):
     """Single precision outside, double inside: digits are lost to the condition number of K."""
     j = joint(rng, random_problem(rng, 7, 3))
@@ -185,7 +205,8 @@ def test_em_step_equals_the_reference(rng, case):
     j = joint(rng, CASES[case](rng))
     lam = j.solution.lam.numpy()
     Yr = j.solution.U.numpy().T @ j.p.Y
-    actual = kronecker.em_step(*map(tf.constant, (lam, Yr, j.C, j.Sigma)))
+    spectrum = exact_spectrum(j.solution.lam, j.solution.U, tf.constant(j.p.Y))
+    actual = kronecker.em_step(spectrum, tf.constant(j.C), tf.constant(j.Sigma))
     for a, e in zip(actual, ref.em_step(lam, Yr, j.C, j.Sigma), strict=True):
         assert_close(a, e, rtol=1e-8)
 

@@ -13,8 +13,9 @@ from patterns import PATTERNS, Joint, random_joint
 from problems import assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
-from gpflow_cool.chain import likelihood, newton, recovery
-from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.chain import likelihood, recovery
+from gpflow_cool.chain.spectrum import exact_spectrum, exact_spectrum_of_arrays
+from gpflow_cool.chain.terms import task_problems, task_terms
 from gpflow_cool.joint import kronecker, missing
 from gpflow_cool.linalg import eigh
 
@@ -171,19 +172,18 @@ def test_inner_problem_sees_the_same_terms(rng, S, N, T):
     p = Copies(rng, S, N, T)
     lam, U = eigh(tf.constant(p.K))
     spectrum = exact_spectrum(lam, U, tf.constant(p.Y))
-    numpy = newton.inner_spectrum(*spectrum.arrays())
-    for part, other in zip(
-        numpy, newton.exact_inner_spectrum(lam.numpy(), U.numpy(), p.Y), strict=True
-    ):
-        assert_close(part, other)
+    other = exact_spectrum_of_arrays(lam.numpy(), U.numpy(), p.Y)
+    for name, part in spectrum.numpy()._asdict().items():
+        assert_close(part, getattr(other, name))
+    problems = task_problems(other, "hierarchical")
     tasks, at = np.arange(T), np.stack([p.b, p.sigma2], axis=1)
-    terms = newton.evaluate(numpy, tasks, at, "hierarchical")
+    terms = task_terms(problems, tasks, at)
     assert_close(terms.value, p.terms(p.Y, p.b, p.sigma2))
     for i in range(2):
         unit = np.eye(2)[i]
 
         def at_h(h, unit=unit):
-            return newton.evaluate(numpy, tasks, at + h * unit, "hierarchical")
+            return task_terms(problems, tasks, at + h * unit)
 
         assert_close(terms.gradient[:, i], ref.derivative(lambda h: at_h(h).value, 1e-4), 1e-6)
         slope = ref.derivative(lambda h: at_h(h).gradient, 1e-4)
@@ -211,8 +211,7 @@ def test_exact_evidence_and_em_step_are_means_over_completions(rng, S, N, T):
     assert_close(gY, np.stack([g[1] for _, g in singles]) / S)
     lam, U = np.linalg.eigh(p.K)
     lam = np.maximum(lam, 0.0)
-    stacked = np.concatenate([U.T @ y for y in p.Y]) / np.sqrt(S)
-    actual = kronecker.em_step(*map(tf.constant, (lam, stacked)), *at)
+    actual = kronecker.em_step(exact_spectrum(*map(tf.constant, (lam, U, p.Y))), *at)
     each = [ref.em_step(lam, U.T @ y, j.C, j.Sigma) for y in p.Y]
     for n in range(2):
         assert_close(actual[n], np.mean([e[n] for e in each], axis=0))

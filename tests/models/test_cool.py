@@ -17,7 +17,7 @@ from problems import LEARNINGS
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpflow_cool import CoolMTGP
-from gpflow_cool.chain.starting import NOISE_FLOOR
+from gpflow_cool.chain.starting import CHAIN_NOISE_FLOOR
 from gpflow_cool.models import cool
 
 
@@ -177,7 +177,7 @@ def test_parameters_at_their_bound_can_be_assigned(data):
     Y = np.hstack([Y, Y[:, :1]])
     model = build((X, Y))
     model.sigma2.unconstrained_variable.assign([-2.0, -36.0, -80.0, -1e3])
-    assert_allclose(model.sigma2[2:], NOISE_FLOOR * Y[:, 2:].var(axis=0), rtol=1e-12)
+    assert_allclose(model.sigma2[2:], CHAIN_NOISE_FLOOR * Y[:, 2:].var(axis=0), rtol=1e-12)
     other = build((X, Y))
     multiple_assign(other, read_values(model))
     assert_allclose(other.sigma2, model.sigma2, rtol=1e-12)

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from problems import CASES, LAYOUTS, assert_close, assert_moments, random_problem, repeated_rows
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.models.exact import NOISE_FLOOR
+from gpflow_cool.chain.starting import EXACT_NOISE_FLOOR
 
 PARAMETRISATIONS = [
     *itertools.product([None, 0, 1, 3], ["full", "diagonal", 0, 2]),  # T is 3
@@ -440,10 +440,10 @@ def test_ground_truth_of_low_rank_is_finite(rng, T, rank):
     model = KroneckerMTGP.ground_truth((p.X, Y), p.gpflow_kernel(), C, Sigma)
     assert_close(model.task_covariance(), C, rtol=1e-11)
     lifted = model.noise_covariance().numpy()
-    assert_allclose(lifted, Sigma, atol=2.0 * NOISE_FLOOR * np.diag(Sigma).max())
+    assert_allclose(lifted, Sigma, atol=2.0 * EXACT_NOISE_FLOOR * np.diag(Sigma).max())
     deviation = np.sqrt(np.diag(Sigma))
     lowest = np.linalg.eigvalsh(lifted / np.outer(deviation, deviation))[: T - rank]
-    assert_allclose(lowest, NOISE_FLOOR, rtol=1e-6)
+    assert_allclose(lowest, EXACT_NOISE_FLOOR, rtol=1e-6)
     expected = ref.log_evidence(p.K, Y, C, lifted)
     assert_close(model.log_marginal_likelihood(), expected, rtol=1e-5)
     outputs = [*model.predict_y(p.Xnew, True, True), *model.leave_one_out()]
@@ -455,7 +455,7 @@ def test_noise_without_variance_is_lifted(rng):
     """A task that is said to have no noise at all gets a little of its targets' variance."""
     p = random_problem(rng, 6, 2)
     model = KroneckerMTGP((p.X, p.Y), p.gpflow_kernel(), noise_covariance=np.diag([0.5, 0.0]))
-    expected = np.diag([0.5, NOISE_FLOOR * p.Y[:, 1].var()])
+    expected = np.diag([0.5, EXACT_NOISE_FLOOR * p.Y[:, 1].var()])
     assert_allclose(model.noise_covariance(), expected, rtol=1e-6, atol=1e-12)
 
 
@@ -571,7 +571,7 @@ def test_training_where_the_noise_is_singular(rng, options):
     model = KroneckerMTGP((X, Y), gpflow.kernels.Linear(), **options)
     model.fit("scipy", verbose=0, steps=80)
     assert np.isfinite(model.training_loss())
-    floor = NOISE_FLOOR * Y.var(axis=0)
+    floor = EXACT_NOISE_FLOOR * Y.var(axis=0)
     excess = np.linalg.eigvalsh(model.noise_covariance().numpy() - np.diag(floor))
     assert excess[0] >= -1e-12
     assert np.isfinite(model.predict_y(X, full_output_cov=True)[1]).all()

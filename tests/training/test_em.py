@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_close, random_problem, repeated_rows
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.models.exact import NOISE_FLOOR
+from gpflow_cool.chain.starting import EXACT_NOISE_FLOOR
 
 
 def random_covariance(rng, T):
@@ -81,7 +81,9 @@ def test_evidence_never_decreases(rng, make):
     assert np.all(np.diff(evidence) >= -1e-9 * np.abs(evidence[1:]))
     assert evidence[-1] > start
     assert_allclose(model.log_marginal_likelihood(), evidence.max(), rtol=1e-6)
-    floor = NOISE_FLOOR * np.where(p.Y.var(axis=0) > 0, p.Y.var(axis=0), (p.Y**2).mean(axis=0))
+    floor = EXACT_NOISE_FLOOR * np.where(
+        p.Y.var(axis=0) > 0, p.Y.var(axis=0), (p.Y**2).mean(axis=0)
+    )
     assert np.linalg.eigvalsh(model.noise_covariance() - np.diag(floor))[0] > -1e-12
 
 

@@ -323,7 +323,7 @@ def test_a_mistake_in_the_inner_problem_is_not_taken_for_a_failed_fit(data, monk
     def mistake(*args):
         raise ValueError("shapes do not match")
 
-    monkeypatch.setattr(newton, "evaluate", mistake)
+    monkeypatch.setattr(newton, "task_terms", mistake)
     with pytest.raises(ValueError, match="shapes do not match"):
         make(data).fit(verbose=0)
 

@@ -1,0 +1,203 @@
+"""The chain's terms in NumPy and their derivatives, against dense algebra."""
+
+import numpy as np
+import pytest
+import reference as ref
+import tensorflow as tf
+from numpy.testing import assert_array_equal
+from problems import CASES, LEARNINGS, assert_close, random_problem
+from spectra import exact, low_rank
+
+from gpflow_cool.chain.likelihood import solve_chain
+from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
+from gpflow_cool.chain.terms import (
+    TASKS_PER_BLOCK,
+    invertible,
+    kernel_gradient,
+    task_problems,
+    task_terms,
+)
+
+
+def terms_of(spectrum, tasks, parameters, learning):
+    return task_terms(task_problems(spectrum, learning), tasks, parameters)
+
+
+def all_tasks(p, spectrum, learning):
+    """Every task at the problem's b and sigma2."""
+    parameters = np.stack([p.b, p.sigma2], axis=1)
+    return terms_of(spectrum, np.arange(len(p.b)), parameters, learning)
+
+
+def dense_hessians(K, Y, b, sigma2, learning):
+    """
+    Second derivatives of term t with respect to (b_t, s_t), from explicit inverses, [T, 2, 2].
+
+    H_ij = 1/2 trace(Q S_i Q S_j) - alpha^T S_i P S_j alpha with S = (K, I), P = K_xy^-1, and
+    Q = P (approximate) or K_x^-1 (hierarchical).
+    """
+    hessians = []
+    for t in range(Y.shape[1]):
+        P = np.linalg.inv(ref.composed_kernel(K, Y, b, sigma2, t))
+        Kx_inverse = np.linalg.inv(ref.input_kernel(K, b, sigma2, t))
+        Q = P if learning == "approximate" else Kx_inverse
+        alpha = P @ Y[:, t]
+        S = [K, np.eye(len(K))]
+        hessians.append(
+            [
+                [0.5 * np.trace(Q @ Si @ Q @ Sj) - alpha @ Si @ P @ Sj @ alpha for Sj in S]
+                for Si in S
+            ]
+        )
+    return np.array(hessians)
+
+
+def own_derivative(function, value):
+    """Derivative of every function(v)[t] with respect to v[t], by differences; v_t > 0."""
+    columns = []
+    for t, unit in enumerate(np.eye(len(value))):
+        step = value[t] / 200  # see reference.finite_difference_gradients
+        d1, d2, d3 = (
+            function(value + k * step * unit)[t] - function(value - k * step * unit)[t]
+            for k in (1, 2, 3)
+        )
+        columns.append((45 * d1 - 9 * d2 + d3) / (60 * step))
+    return np.array(columns)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_terms_and_derivatives_equal_dense(rng, case, learning):
+    p = CASES[case](rng)
+    terms = all_tasks(p, exact(p.K, p.Y), learning)
+    assert_close(terms.value, ref.conditional_log_likelihoods(*p.chain, learning))
+    gradients = ref.analytic_gradients(*p.chain, learning)
+    assert_close(terms.gradient, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessian, dense_hessians(*p.chain, learning), rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("case", ["N7-T1", "N7-T3", "N2-T5", "linear", "copies", "zeros"])
+def test_gradient_equals_finite_differences_of_dense_terms(rng, case, learning):
+    p = CASES[case](rng)
+    by_b = own_derivative(
+        lambda b: ref.conditional_log_likelihoods(p.K, p.Y, b, p.sigma2, learning), p.b
+    )
+    by_s = own_derivative(
+        lambda s: ref.conditional_log_likelihoods(p.K, p.Y, p.b, s, learning), p.sigma2
+    )
+    terms = all_tasks(p, exact(p.K, p.Y), learning)
+    assert_close(terms.gradient, np.stack([by_b, by_s], axis=1), rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("case", ["N7-T1", "N7-T3", "N2-T5", "linear", "copies", "zeros"])
+def test_hessian_equals_finite_differences_of_dense_gradients(rng, case, learning):
+    p = CASES[case](rng)
+
+    def gradients(name, b, sigma2):
+        return getattr(ref.analytic_gradients(p.K, p.Y, b, sigma2, learning), name)
+
+    expected = np.empty((len(p.b), 2, 2))
+    for i, name in enumerate(["b", "sigma2"]):
+        expected[:, i, 0] = own_derivative(lambda b, n=name: gradients(n, b, p.sigma2), p.b)
+        expected[:, i, 1] = own_derivative(lambda s, n=name: gradients(n, p.b, s), p.sigma2)
+    terms = all_tasks(p, exact(p.K, p.Y), learning)
+    assert_close(terms.hessian, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_kernel_gradient_equals_dense(rng, case, learning):
+    p = CASES[case](rng)
+    lam, U = np.linalg.eigh(p.K)
+    spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, p.Y)
+    parameters = np.stack([p.b, p.sigma2], axis=1)
+    g = kernel_gradient(task_problems(spectrum, learning), parameters)
+    expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, learning)
+    inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
+    assert_close(U @ inside @ U.T, expected.K, rtol=1e-8)
+    assert_close(U @ g.Yr, expected.Y, rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, R, T", [(12, 3, 4), (9, 1, 2), (6, 5, 1), (5, 2, 7)])
+def test_low_rank_spectrum_equals_dense(rng, N, R, T, learning):
+    p, F = random_problem(rng, N, T), rng.normal(size=(N, R))
+    dense = (F @ F.T, p.Y, p.b, p.sigma2)
+    terms = all_tasks(p, low_rank(F, p.Y), learning)
+    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning))
+    gradients = ref.analytic_gradients(*dense, learning)
+    assert_close(terms.gradient, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessian, dense_hessians(*dense, learning), rtol=1e-8)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("rank", [None, 3])
+def test_terms_equal_the_chain(rng, rank, learning):
+    p = random_problem(rng, 12, 4)
+    spectrum = exact(p.K, p.Y) if rank is None else low_rank(rng.normal(size=(12, rank)), p.Y)
+    tensors = Spectrum(*(tf.constant(part, tf.float64) for part in spectrum))
+    b, sigma2 = tf.constant(p.b), tf.constant(p.sigma2)
+    with tf.GradientTape() as tape:
+        tape.watch([b, sigma2])
+        chain = solve_chain(tensors, b, sigma2, learning).terms
+    by_b, by_sigma2 = tape.gradient(chain, [b, sigma2])
+    terms = all_tasks(p, spectrum, learning)
+    assert_close(terms.value, chain, rtol=1e-11)
+    assert_close(terms.gradient, np.stack([by_b, by_sigma2], axis=1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("rank", [None, 4])
+@pytest.mark.parametrize("T", [TASKS_PER_BLOCK, TASKS_PER_BLOCK + 1, 2 * TASKS_PER_BLOCK + 1])
+def test_blocks_of_tasks_in_any_order_equal_dense(rng, T, rank, learning):
+    p, F = random_problem(rng, 9, T), rng.normal(size=(9, rank or 9))
+    K = p.K if rank is None else F @ F.T
+    spectrum = exact(K, p.Y) if rank is None else low_rank(F, p.Y)
+    tasks = rng.permutation(T)
+    at = np.stack([p.b, p.sigma2], axis=1)[tasks]
+    terms = terms_of(spectrum, tasks, at, learning)
+    dense = (K, p.Y, p.b, p.sigma2)
+    g = ref.analytic_gradients(*dense, learning)
+    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning)[tasks])
+    assert_close(terms.gradient, np.stack([g.b, g.sigma2], axis=1)[tasks], rtol=1e-8)
+    assert_close(terms.hessian, dense_hessians(*dense, learning)[tasks], rtol=1e-8)
+
+
+def test_what_makes_a_huge_gram_matrix_invertible_spares_the_padding():
+    """Else a term would count the tasks after its own."""
+    M = np.stack([np.diag([1e17, 1e18, 1.0, 1.0]), np.diag([2.0, 1.0, 1.0, 1.0])])
+    mask = np.array([[True, True, False, False], [True, False, False, False]])
+    ridge = 2 * np.finfo(float).eps * 1e18
+    expected = np.stack([np.diag([1e17 + ridge, 1e18 + ridge, 1.0, 1.0]), M[1]])
+    assert_array_equal(invertible(M, mask), expected)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_problems_of_a_batch_do_not_mix(rng, learning):
+    p = random_problem(rng, 9, 4)
+    spectrum = exact(p.K, p.Y)
+    tasks = np.array([2, 0, 2, 3, 1, 0])
+    parameters = rng.uniform(0.1, 2.0, size=(6, 2))
+    together = terms_of(spectrum, tasks, parameters, learning)
+    for q, (task, row) in enumerate(zip(tasks, parameters, strict=True)):
+        alone = terms_of(spectrum, np.array([task]), row[None], learning)
+        for batched, single in zip(together, alone, strict=True):
+            assert_close(batched[q], single[0], rtol=1e-12)
+        b, sigma2 = np.full(4, row[0]), np.full(4, row[1])
+        dense = ref.conditional_log_likelihoods(p.K, p.Y, b, sigma2, learning)
+        assert_close(together.value[q], dense[task])
+
+
+def test_copies_at_a_scale_that_swallows_the_identity(rng):
+    """I + G is singular to rounding then; the terms are still those of single tasks."""
+    p = random_problem(rng, 12, 2)
+    y = 1e9 * p.Y[:, :1]
+    spectrum = exact(p.K, np.hstack([y, y, p.Y[:, 1:]]))
+    parameters = np.array([[1e18, 1e10]] * 2 + [[1.0, 0.1]])
+    for learning in LEARNINGS:
+        terms = terms_of(spectrum, np.arange(3), parameters, learning)
+        assert np.isfinite(terms.value).all() and np.isfinite(terms.hessian).all()
+        alone = terms_of(exact(p.K, y), np.zeros(1, int), parameters[:1], learning)
+        assert_close(terms.value[:1], alone.value, rtol=1e-12)
