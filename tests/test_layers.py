@@ -16,9 +16,9 @@ checks  linalg  datasets  metrics  plotting
 chain/      spectrum  likelihood  newton  starting  recovery
 joint/      kronecker  leave_one_out  covariances  likelihood  observed  posteriors  missing
 lowrank/    __init__  features  statistics  rows  streaming
+saving/     files  folder  modules  models
 callbacks  monitoring  coregion
 training/   run  vector  profiled  streamed  em  monte_carlo_em  optimizers  fit
-saving/     folder  modules  models
 models/     base  in_memory  exact  cool  sparse  competitors  __init__
 table/      costs  columns  files  choices  estimator  evaluation  summary  report
 loading

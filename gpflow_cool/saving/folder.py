@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gpflow.base import AnyNDArray
+
+from .files import npz_bytes, write_whole
 
 FORMAT = "gpflow_cool"
 FORMAT_VERSION = 1
@@ -50,11 +52,12 @@ def write_folder(folder: str | os.PathLike[str], content: Content, *, force: boo
     """
     path = check_place(folder, force)
     with beside(path) as temporary:
-        write_file(temporary / ARRAYS, npz_bytes(content.arrays))
-        digest = hashlib.sha256((temporary / ARRAYS).read_bytes()).hexdigest()
+        arrays = npz_bytes(content.arrays)
+        digest = hashlib.sha256(arrays).hexdigest()
         head = {"format": FORMAT, "format_version": FORMAT_VERSION, "arrays_sha256": digest}
         text = json.dumps({**head, **content.document}, indent=1, allow_nan=False)
-        write_file(temporary / DOCUMENT, text.encode())
+        write_whole(temporary / ARRAYS, arrays)
+        write_whole(temporary / DOCUMENT, text.encode())
         replace_folder(temporary, path)
     return path
 
@@ -106,21 +109,6 @@ def beside(path: Path) -> Iterator[Path]:
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
         raise
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and wait until the disk has it."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def npz_bytes(arrays: Mapping[str, AnyNDArray]) -> bytes:
-    """Arrays in NumPy's format, not compressed."""
-    buffer = BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
 
 
 def replace_folder(new: Path, path: Path) -> None:

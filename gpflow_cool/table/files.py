@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..saving.files import write_whole
+
 Numbers = NDArray[np.float64]
 
 READERS = {
@@ -278,20 +280,3 @@ def parquet_bytes(columns: Mapping[str, Sequence[Any]]) -> bytes:
     arrays = {name: np.asarray(cells) for name, cells in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
     return bytes(sink.getvalue())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
