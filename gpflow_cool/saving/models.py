@@ -99,6 +99,13 @@ def restore(saved: Document, reader: Reader, given: Given) -> Any:
     return thing
 
 
+def plain(value: Any) -> Any:
+    """A setting as JSON; None for what JSON cannot express, as a generator of random numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else None
+
+
 # What models share ---------------------------------------------------------------------------
 
 

@@ -4,11 +4,15 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..studies import STUDIES, StudyError, option_names, run
 from . import results
 from .runner import DEFAULT_OUT
+
+PROGRAM = "python -m gpflow_cool.studies"
+
+DESCRIPTION = "Run one of the paper's experiments, or continue it."
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sets": {"help": "data sets, with commas between them"},
@@ -25,13 +29,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study; `arguments` are those of the command line."""
-    options = vars(parser().parse_args(arguments))
-    name = options.pop("name")
     try:
-        if name == "results":
-            print(f"Written: {results.write(**options)}")
-        else:
-            run(name, **options)
+        run_command(arguments)
     except StudyError as error:
         print(f"Error: {error}")
         return 2
@@ -41,9 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def run_command(arguments: Sequence[str] | None, program: str = PROGRAM) -> None:
+    """
+    Run what a command line asks for.
+
+    :param program: How the user calls it, for help texts.
+    :raises StudyError: For a mistake in the arguments as well.
+    """
+    options = vars(parser(program).parse_args(arguments))
+    name = options.pop("name")
+    if name == "results":
+        print(f"Written: {results.write(**options)}")
+    else:
+        run(name, **options)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises where argparse's own would print how it is used, and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise StudyError(f"{message} (see {self.prog} --help)")
+
+
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """A subcommand for each study, with the options that it has, and one for the report."""
-    found = argparse.ArgumentParser(prog="python -m gpflow_cool.studies", description=__doc__)
+    found = Parser(prog=program, description=DESCRIPTION)
     commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in STUDIES:
         about = import_module(f"gpflow_cool.studies.{name}").__doc__ or ""

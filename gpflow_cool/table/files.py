@@ -37,7 +37,7 @@ class TableError(ValueError):
     """A file, or a part of it, that is not what it should be."""
 
 
-class Table(NamedTuple):
+class FileTable(NamedTuple):
     """Columns of a file, as they are in it."""
 
     path: Path
@@ -111,7 +111,7 @@ def decimal_comma(cell: Any) -> str:
     return " Write numbers with a decimal point." if is_one else ""
 
 
-def check_names(names: Sequence[str], table: Table) -> None:
+def check_names(names: Sequence[str], table: FileTable) -> None:
     """Raise unless every name is a column."""
     for name in names:
         if name not in table.columns:
@@ -122,7 +122,7 @@ def check_names(names: Sequence[str], table: Table) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_table(path: str | os.PathLike[str]) -> FileTable:
     """Read a file by the ending of its name."""
     path = Path(path)
     if not path.is_file():
@@ -142,7 +142,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     return table
 
 
-def check_header(table: Table) -> None:
+def check_header(table: FileTable) -> None:
     """Raise unless there are columns, rows, and names."""
     if not table.columns or table.num_rows == 0:
         raise TableError(f"{table.path} has no rows of data.")
@@ -159,7 +159,7 @@ def unique(names: Sequence[str], path: Path) -> Sequence[str]:
     return names
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path) -> FileTable:
     """Read text with a header; commas, semicolons, tabs or bars between the cells."""
     with path.open("rb") as file:
         start = file.read(4096)
@@ -176,7 +176,7 @@ def read_csv(path: Path) -> Table:
         raise TableError(f"{path} is not a CSV file that can be read: {what}.") from error
 
 
-def parse_rows(reader: Any, path: Path) -> Table:
+def parse_rows(reader: Any, path: Path) -> FileTable:
     """Rows of text as columns; each row must be as long as the header."""
     names: list[str] = []
     rows, lines = [], []
@@ -195,10 +195,10 @@ def parse_rows(reader: Any, path: Path) -> Table:
         rows.append(row)
         lines.append(reader.line_num)
     cells = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Table(path, dict(zip(names, cells, strict=True)), lines)
+    return FileTable(path, dict(zip(names, cells, strict=True)), lines)
 
 
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path) -> FileTable:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -210,10 +210,10 @@ def read_parquet(path: Path) -> Table:
         raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
     names = unique(found.column_names, path)
     columns = [found.column(number).to_pylist() for number in range(len(names))]
-    return Table(path, dict(zip(names, columns, strict=True)), None)
+    return FileTable(path, dict(zip(names, columns, strict=True)), None)
 
 
-def read_arff(path: Path) -> Table:
+def read_arff(path: Path) -> FileTable:
     from ..datasets import read_arff
 
     try:
@@ -221,7 +221,7 @@ def read_arff(path: Path) -> Table:
     except ValueError as error:
         raise TableError(str(error)) from error
     unique(names, path)
-    return Table(path, dict(zip(names, values.T, strict=True)), None)
+    return FileTable(path, dict(zip(names, values.T, strict=True)), None)
 
 
 # Writing -----------------------------------------------------------------------------------------

@@ -167,30 +167,31 @@ def test_report_is_written(place, tmp_path, monkeypatch):
     assert "ends in .html" in mistake("report", place / "model", "--out", "r.pdf")
 
 
-def test_demo_runs(tmp_path):
-    result = run("demo", "--out", tmp_path / "demo", "--seed", 1)
-    assert result.exit_code == 0, result.output
-    assert "learned Sigma" in result.stdout
-    assert sorted(os.listdir(tmp_path / "demo")) == ["confidence_bands.png", "level_curves.png"]
-
-
 def test_study_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "gpflow_cool.studies.run", lambda name, **given: calls.append((name, given))
+        "gpflow_cool.studies.__main__.run", lambda name, **given: calls.append((name, given))
     )
-    out = tmp_path / "s"
+    out = str(tmp_path / "s")
     result = run("study", "real", "--quick", "--out", out, "--sets", "andro,edm", "--splits", 2)
     assert result.exit_code == 0, result.output
-    expected = {"quick": True, "out": out, "seed": 0, "sets": "andro,edm", "splits": 2}
-    assert calls == [("real", expected)]
+    expected = {"quick": True, "out": out, "seed": 0, "data": None}
+    assert calls == [("real", {**expected, "sets": "andro,edm", "splits": 2})]
 
 
 def test_study_tells_of_mistakes(tmp_path):
-    assert "'fake' is not one of 'synthetic'" in mistake("study", "fake")
-    arguments = ["study", "variance", "--out", tmp_path / "s", "--sets", "andro"]
-    assert "The study 'variance' has no option sets" in mistake(*arguments)
+    assert "invalid choice: 'fake' (choose from 'synthetic'," in mistake("study", "fake")
+    arguments = ["study", "variance", "--out", tmp_path / "s"]
+    assert "unrecognized arguments: --sets andro" in mistake(*arguments, "--sets", "andro")
+    assert "seed=-1 must be a whole number of at least 0" in mistake(*arguments, "--seed", -1)
+    assert "invalid int value: 'x'" in mistake(*arguments, "--seed", "x")
     assert os.listdir(tmp_path) == []
+
+
+def test_study_has_its_own_help():
+    result = run("study", "variance", "--help")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("usage: gpflow-cool study variance [-h] [--quick]")
 
 
 def test_other_tables_serve_as_well(place, frame, tmp_path):
@@ -291,7 +292,7 @@ def test_folds(place):
 
 
 def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.cli.console.MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 10)
     evaluate = ["evaluate", place / "data.csv", "--targets", "heat"]
     assert "20 rows will take about 0 seconds and 0.0 GB of memory" in mistake(*evaluate)
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
@@ -300,8 +301,8 @@ def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
 
 
 def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.cli.console.MAX_ROWS", 10)
-    monkeypatch.setattr("gpflow_cool.cli.console.DEFAULT_POINTS", 7)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 7)
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
     result = run(*arguments)
     assert result.exit_code == 0

@@ -13,7 +13,7 @@ from gpflow_cool import CoolMTGP, IndependentGPs
 from gpflow_cool.loading import load
 from gpflow_cool.table import evaluation
 from gpflow_cool.table.choices import make_kernel
-from gpflow_cool.table.evaluation import COOL, check_known, cross_validate, difference
+from gpflow_cool.table.evaluation import COOL, check_trainable, cross_validate, gain_over
 from gpflow_cool.table.report import report_page
 from gpflow_cool.table.summary import leave_one_out_scores
 
@@ -106,10 +106,10 @@ def test_report_of_a_table_with_gaps(place):
 
 def test_evaluation_scores_what_is_known(monkeypatch):
     X, Y = FRAME[["x"]].to_numpy(), FRAME[TARGETS].to_numpy()
-    monkeypatch.setattr(evaluation, "methods", lambda *_: {COOL: IndependentGPs})
+    monkeypatch.setattr(evaluation, "compared_methods", lambda *_: {COOL: IndependentGPs})
     score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
     mean, density = np.empty_like(Y), np.empty(24)
-    for train, test in evaluation.split(24, 2, 0):
+    for train, test in evaluation.split_rows(24, 2, 0):
         for t in range(2):
             o = train[~MISSING[train, t]]
             mx, sx = X[train].mean(), X[train].std()
@@ -125,14 +125,14 @@ def test_evaluation_scores_what_is_known(monkeypatch):
     assert_allclose(score.rmse, np.sqrt(np.nanmean((mean - Y) ** 2, axis=0)), rtol=1e-4)
     assert_allclose(score.nlpd_rows, -density, rtol=1e-3, atol=1e-4)
     assert score.joint_nlpd == pytest.approx(-np.nanmean(density), rel=1e-4)
-    found = difference({COOL: score, "same": score}, "same")
+    found = gain_over(score, score)
     assert found.mean == found.standard_error == 0.0
 
 
 def test_a_fold_without_numbers_is_refused():
     Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
     with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
-        check_known(Y, ["a", "b"], 2, 0)
+        check_trainable(Y, ["a", "b"], 2, 0)
 
 
 MISTAKES = {

@@ -112,7 +112,7 @@ def test_parts_of_an_answer_agree(regressor):
 
 def test_blocks_of_rows_change_nothing(regressor, monkeypatch):
     whole = regressor.predict(X, return_cov=True)
-    monkeypatch.setattr("gpflow_cool.table.estimator.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("gpflow_cool.table.columns.ROWS_AT_ONCE", 7)
     for part, expected in zip(regressor.predict(X, return_cov=True), whole, strict=True):
         assert_allclose(part, expected, rtol=1e-10, atol=1e-12)
 
@@ -456,8 +456,8 @@ def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
 
 
 def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkeypatch):
-    monkeypatch.setattr("gpflow_cool.table.choices.MAX_ROWS", 20)
-    monkeypatch.setattr("gpflow_cool.table.choices.DEFAULT_POINTS", 6)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 20)
+    monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 6)
     with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
         regressor = CoolMTGPRegressor().fit(X, Y)
     assert regressor.model_.num_inducing == 6

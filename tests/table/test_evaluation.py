@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 from gpflow_cool.models import CoolMTGP
 from gpflow_cool.table import evaluation
-from gpflow_cool.table.evaluation import COOL, INDEPENDENT, Difference, cross_validate, difference
+from gpflow_cool.table.evaluation import COOL, INDEPENDENT, Gain, cross_validate, gain_over
 
 
 def make_data():
@@ -47,7 +47,7 @@ def scores():
 def test_scores_are_those_by_hand(scores):
     X, Y = make_data()
     mean, nlpd, base = np.empty_like(Y), np.empty(len(Y)), np.empty_like(Y)
-    for train, test in evaluation.split(len(X), 2, seed=4):
+    for train, test in evaluation.split_rows(len(X), 2, seed=4):
         mean[test], density = by_hand(X, Y, train, test)
         nlpd[test] = -density
         base[test] = Y[train].mean(axis=0)
@@ -60,16 +60,32 @@ def test_scores_are_those_by_hand(scores):
     assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-4, atol=1e-5)
     assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-5)
     gain = scores[INDEPENDENT].nlpd_rows - nlpd
-    found = difference(scores, INDEPENDENT)
+    found = gain_over(scores[INDEPENDENT], scores[COOL])
     assert_allclose(found.mean, gain.mean(), rtol=1e-4)
     assert_allclose(found.standard_error, gain.std(ddof=1) / np.sqrt(len(gain)), rtol=1e-4)
 
 
 def test_coupling_pays_where_noise_correlates(scores):
-    assert difference(scores, INDEPENDENT).verdict == "better"
-    lines = evaluation.table(scores, ["a", "b"])
-    assert len({len(line) for line in lines}) == 1 and len(lines) == 4
-    assert "RMSE a" in lines[0] and f"{scores[COOL].joint_nlpd:.3f}" in lines[1]
+    assert gain_over(scores[INDEPENDENT], scores[COOL]).verdict == "better"
+
+
+def test_comparison_as_json_and_as_text(scores):
+    found = evaluation.comparison(scores, ["a", "b"], 18, 2)
+    gain = gain_over(scores[INDEPENDENT], scores[COOL])
+    assert found["gain_in_joint_nlpd"][INDEPENDENT] == {
+        "mean": gain.mean,
+        "standard_error": gain.standard_error,
+        "verdict": "better",
+    }
+    assert found["scores"][COOL]["rmse"]["b"] == scores[COOL].rmse[1]
+    lines = evaluation.comparison_lines(found)
+    assert lines[0] == "18 rows, 2 folds"
+    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 9
+    assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
+    assert lines[7] == (
+        f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
+        f" (standard error {gain.standard_error:.3f})"
+    )
 
 
 def test_a_failed_fit_is_tried_again():
@@ -80,7 +96,7 @@ def test_a_failed_fit_is_tried_again():
             self.calls.append(options)
             raise RuntimeError("Training failed")
 
-    evaluation.train_somehow(Stubborn())
+    evaluation.fit_or_restart(Stubborn())
     again = {"verbose": 0, "restarts": 3, "seed": 0}
     assert Stubborn.calls == [{"verbose": 0, "seed": 0}, again]
 
@@ -90,11 +106,11 @@ def test_a_failed_fit_is_tried_again():
     [(0.3, 0.1, "better"), (-0.3, 0.1, "worse"), (0.2, 0.1, "no clear difference")],
 )
 def test_verdicts(mean, error, verdict):
-    assert Difference(mean, error).verdict == verdict
+    assert Gain(mean, error).verdict == verdict
 
 
 def test_every_row_is_held_out_once():
-    parts = list(evaluation.split(11, 3, seed=0))
+    parts = list(evaluation.split_rows(11, 3, seed=0))
     assert_array_equal(np.sort(np.concatenate([test for _, test in parts])), np.arange(11))
     assert all(len(np.intersect1d(*part)) == 0 and len(np.union1d(*part)) == 11 for part in parts)
 
