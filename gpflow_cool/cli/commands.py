@@ -12,38 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_whole
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import FileTable, TableError, check_output, read_table, write_table
-from .console import (
-    Names,
-    OneLine,
-    Training,
-    TrainingTable,
-    check_gaps,
-    check_model,
-    check_size,
-    check_writable,
-    completed_columns,
-    data_argument,
-    force_option,
-    inducing_points,
-    known_targets,
-    load_tensorflow,
-    model_argument,
-    note,
-    output_options,
-    pack_training,
-    prediction_columns,
-    restarts_option,
-    say,
-    table_option,
-    training_options,
-    training_table,
-)
+from . import console
+from .console import Training, TrainingTable, load_tensorflow, note, say
 
 TABLES = (".csv", ".parquet")
 
@@ -62,7 +37,9 @@ Shell completion, for bash (zsh and fish likewise):
 """
 
 
-@click.group(cls=OneLine, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=console.OneLine, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="gpflow_cool", prog_name="gpflow-cool")
 def main() -> None:
     """
@@ -78,7 +55,7 @@ def main() -> None:
 
 
 @main.command()
-@training_options
+@console.training_options
 @click.option(
     "--inducing",
     type=click.IntRange(1),
@@ -91,15 +68,13 @@ def main() -> None:
     show_default=True,
     help="Number of orders of the targets to average over; 1 for their own order.",
 )
-@restarts_option
+@console.restarts_option
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder to log training to.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
-@force_option
-@output_options
-@pack_training
+@console.force_option
+@console.output_options
 def fit(
-    given: Training,
     inducing: int | None,
     orders: int,
     restarts: int,
@@ -107,6 +82,7 @@ def fit(
     tensorboard: Path | None,
     out: Path,
     force: bool,
+    **options: Any,
 ) -> None:
     """
     Train a model on DATA and write it to a folder.
@@ -116,9 +92,10 @@ def fit(
     \b
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
     """
-    found = training_table(given)
-    points = inducing_points(len(found.X), given, inducing, restarts + 1)
-    check_writable(out)
+    given = Training(**options)
+    found = console.training_table(given)
+    points = console.inducing_points(len(found.X), given, inducing, restarts + 1)
+    console.check_writable(out)
     load_tensorflow()
     from ..saving.folder import check_place
     from ..table.summary import fit_lines, fit_summary
@@ -176,14 +153,14 @@ def load_model(model: Path) -> Any:
 
 
 @main.command()
-@model_argument
-@data_argument
-@table_option
+@console.model_argument
+@console.data_argument
+@console.table_option
 @click.option("--cov", is_flag=True, help="Add covariances between the targets of each row.")
-@click.option("--given", type=Names(), help="Targets that DATA knows; cells may be empty.")
+@click.option("--given", type=console.Names(), help="Targets that DATA knows; cells may be empty.")
 @click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
-@force_option
-@output_options
+@console.force_option
+@console.output_options
 def predict(
     model: Path,
     data: Path,
@@ -204,17 +181,17 @@ def predict(
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
     """
-    check_model(model)
+    console.check_model(model)
     table = read_table(data)
     check_output(out, TABLES, force)
     regressor = load_model(model)
     names = list(regressor.target_names_)
     X = inputs_of(regressor, table)
-    known = known_targets(names, table, given)
+    known = console.known_targets(names, table, given)
     mean, std, S = regressor.predict_given(
         X, known, return_std=True, return_cov=True, include_noise=not functions
     )
-    columns = prediction_columns(names, np.asarray(mean), np.asarray(std), np.asarray(S), cov)
+    columns = console.prediction_columns(names, mean, std, S, cov)
     write_table(out, columns)
     result = {"out": str(out), "rows": len(X), "columns": list(columns)}
     say(result, [f"{len(X)} rows predicted, written to {out}."], quiet, as_json)
@@ -229,13 +206,12 @@ def inputs_of(regressor: Any, table: FileTable) -> Any:
 
 
 @main.command(short_help="Fill in the empty cells of targets.")
-@training_options
-@restarts_option
-@table_option
-@force_option
-@output_options
-@pack_training
-def impute(given: Training, restarts: int, out: Path, force: bool) -> None:
+@console.training_options
+@console.restarts_option
+@console.table_option
+@console.force_option
+@console.output_options
+def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     """
     Fill in the empty cells of targets, from all that DATA holds.
 
@@ -245,14 +221,14 @@ def impute(given: Training, restarts: int, out: Path, force: bool) -> None:
     \b
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
     """
-    found = training_table(given)
-    check_gaps(found)
-    check_size(len(found.X), given, restarts + 1)
+    given = Training(**options)
+    found = console.training_table(given)
+    console.check_gaps(found)
+    console.check_size(len(found.X), given, restarts + 1)
     check_output(out, TABLES, force)
     load_tensorflow()
     regressor = train(given, found, restarts=restarts)
-    filled = regressor.impute(found.Y)
-    columns = completed_columns(found, np.asarray(filled.completed), np.asarray(filled.std))
+    columns = console.completed_columns(found, *regressor.impute(found.Y)[:2])
     write_table(out, columns)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
@@ -261,11 +237,10 @@ def impute(given: Training, restarts: int, out: Path, force: bool) -> None:
 
 
 @main.command(short_help="Does the coupling pay? Cross-validate beside other models.")
-@training_options
+@console.training_options
 @click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
-@output_options
-@pack_training
-def evaluate(given: Training, folds: int) -> None:
+@console.output_options
+def evaluate(folds: int, **options: Any) -> None:
     """
     Does the coupling pay? Cross-validate Cool-MTGP beside independent GPs and Std-MT.
 
@@ -276,8 +251,9 @@ def evaluate(given: Training, folds: int) -> None:
     \b
       gpflow-cool evaluate data.csv --targets heat,cold --folds 10
     """
-    found = training_table(given)
-    check_size(len(found.X), given, folds * (2 + len(given.targets)))
+    given = Training(**options)
+    found = console.training_table(given)
+    console.check_size(len(found.X), given, folds * (2 + len(given.targets)))
     load_tensorflow()
     from tqdm.auto import tqdm
 
@@ -303,19 +279,19 @@ def evaluate(given: Training, folds: int) -> None:
 
 
 @main.command(short_help="Write one HTML page about MODEL.")
-@model_argument
+@console.model_argument
 @click.option(
     "--out", type=click.Path(path_type=Path), help="HTML file; by default MODEL_report.html."
 )
-@force_option
-@output_options
+@console.force_option
+@console.output_options
 def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: bool) -> None:
     """
     Write one HTML page about MODEL: correlations, calibration, scores, parameters, data.
 
     The page needs no other file and no network: send it to a colleague.
     """
-    check_model(model)
+    console.check_model(model)
     name = Path(os.path.abspath(model)).name
     out = Path(f"{name}_report.html") if out is None else out
     check_output(out, (".html",), force)
@@ -337,7 +313,7 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 def demo(out: Path, seed: int) -> None:
     """Fit the paper's two-task data; print and draw what was learned."""
-    check_writable(out)
+    console.check_writable(out)
     load_tensorflow()
     from .demo import run_demo
 

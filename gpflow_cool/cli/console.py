@@ -10,8 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -182,8 +180,7 @@ training_options = add(
 )
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """The values of `training_options` and `output_options`."""
 
     data: Path
@@ -196,17 +193,6 @@ class Training:
     large: bool
     quiet: bool
     as_json: bool
-
-
-def pack_training(command: Callable[..., None]) -> Callable[..., None]:
-    """Call a command with one :class:`Training` before its other options."""
-
-    @wraps(command)
-    def packed(**options: Any) -> None:
-        training = Training(**{field.name: options.pop(field.name) for field in fields(Training)})
-        command(training, **options)
-
-    return packed
 
 
 # Tables --------------------------------------------------------------------------------------
@@ -318,7 +304,13 @@ def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] |
 def prediction_columns(
     names: Sequence[str], mean: Any, std: Any, S: Any, cov: bool
 ) -> dict[str, Any]:
-    """Columns of the file of predictions; `S` is [M T, T] or [M, T, T]."""
+    """
+    Columns of the file of predictions.
+
+    :param S: Covariances between targets, [M T, T] or [M, T, T].
+    :param cov: Whether to write them.
+    """
+    mean, std = np.asarray(mean), np.asarray(std)
     S = np.reshape(S, [len(mean), len(names), len(names)])
     columns = {}
     for t, name in enumerate(names):
@@ -334,8 +326,8 @@ def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[st
     """The table with its targets completed, and one column of standard deviations per target."""
     columns: dict[str, Any] = dict(found.table.columns)
     columns.update(zip(found.inputs, found.X.T, strict=True))
-    columns.update(zip(found.targets, completed.T, strict=True))
-    columns.update({f"{n}_std": s for n, s in zip(found.targets, std.T, strict=True)})
+    columns.update(zip(found.targets, np.asarray(completed).T, strict=True))
+    columns.update(zip((f"{name}_std" for name in found.targets), np.asarray(std).T, strict=True))
     return columns
 
 

@@ -9,7 +9,7 @@ paper's study of predictive variances.
 from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import gpflow
 import numpy as np
@@ -34,17 +34,6 @@ TASK_NAMES = ("cos", "sin")
 LEVEL_CURVE_INPUTS = (0.0, 0.25, 0.5)
 
 
-class HeldOutScores(NamedTuple):
-    """How well held-out rows are predicted."""
-
-    rmse: AnyNDArray
-    """Root mean square error [T]."""
-    coverage: dict[int, AnyNDArray]
-    """Number of standard deviations -> coverage [T]."""
-    joint_nlpd: float
-    """Mean negative log density per row."""
-
-
 def run_demo(out: Path, seed: int) -> None:
     """Fit, print and draw; the figures go to a new folder."""
     folder = fresh_folder(out)  # before the work, so that no work is lost
@@ -64,19 +53,22 @@ def fit(train: TwoTaskData) -> CoolMTGP:
     return model
 
 
-def scores(held_out: TwoTaskData, mean: AnyNDArray, cov: AnyNDArray) -> HeldOutScores:
+def scores(held_out: TwoTaskData, mean: AnyNDArray, cov: AnyNDArray) -> dict[str, AnyNDArray]:
     """
-    Scores of predictions of held-out rows.
+    Scores of predictions of held-out rows, by name: one number per task, or one for both.
 
     :param mean: Predictive mean of y [M, T].
     :param cov: Predictive covariance of the tasks of y at each row [M, T, T].
     """
     var = np.diagonal(cov, axis1=1, axis2=2)  # [M, T]
-    return HeldOutScores(
-        rmse=rmse(held_out.Y, mean),
-        coverage={k: coverage(held_out.Y, mean, var, k) for k in (1, 2)},
-        joint_nlpd=joint_nlpd(held_out.Y, mean, cov),
-    )
+    return {
+        "RMSE": rmse(held_out.Y, mean),
+        **{
+            f"coverage at {k} sigma ({nominal_coverage(k):.3f})": coverage(held_out.Y, mean, var, k)
+            for k in (1, 2)
+        },
+        "joint NLPD": np.array([joint_nlpd(held_out.Y, mean, cov)]),
+    }
 
 
 def report(model: CoolMTGP, train: TwoTaskData, held_out: TwoTaskData) -> str:
@@ -116,18 +108,14 @@ def side_by_side(matrices: Mapping[str, AnyNDArray]) -> list[str]:
     return ["    ".join(parts) for parts in zip(*blocks, strict=True)]
 
 
-def score_table(model: HeldOutScores, truth: HeldOutScores) -> list[str]:
+def score_table(model: Mapping[str, AnyNDArray], truth: Mapping[str, AnyNDArray]) -> list[str]:
     """Lines of text with the model's scores beside those of the true law."""
-    lines = [" " * 28 + "".join(f"{name:>9}" for name in TASK_NAMES) + "   of the true law"]
-    rows = [("RMSE", model.rmse, truth.rmse)]
-    rows += [
-        (f"coverage at {k} sigma ({nominal_coverage(k):.3f})", model.coverage[k], truth.coverage[k])
-        for k in model.coverage
-    ]
-    for label, ours, theirs in rows:
-        lines.append(f"{label:28}" + "".join(f"{v:9.3f}" for v in (*ours, *theirs)))
-    lines.append(f"{'joint NLPD':28}{model.joint_nlpd:9.3f}{'':9}{truth.joint_nlpd:9.3f}")
-    return lines
+
+    def cells(values: AnyNDArray) -> str:
+        return "".join(f"{value:9.3f}" for value in values).ljust(9 * len(TASK_NAMES))
+
+    head = " " * 28 + "".join(f"{name:>9}" for name in TASK_NAMES) + "   of the true law"
+    return [head, *(f"{name:28}{cells(model[name])}{cells(truth[name])}" for name in model)]
 
 
 def bands_figure(model: CoolMTGP) -> "Figure":

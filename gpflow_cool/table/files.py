@@ -1,7 +1,7 @@
 """
-Tables of numbers from CSV, Parquet and ARFF files, refused with one clear line where they are not.
+Tables of numbers from CSV, Parquet and ARFF files; what is wrong with one is said in one line.
 
-Nothing here needs TensorFlow, so that a wrong column is told at once. A table keeps every cell as
+Only ARFF files need TensorFlow, so a wrong column is reported at once. A table keeps every cell as
 it is in the file; only the columns that are asked for must hold numbers.
 """
 
@@ -30,7 +30,7 @@ READERS = {
 }
 SEPARATORS = ",;\t|"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What an empty cell may hold, in small letters."""
+"""What an empty cell may hold, in lower case."""
 
 
 class TableError(ValueError):
@@ -42,7 +42,7 @@ class FileTable(NamedTuple):
 
     path: Path
     columns: dict[str, Sequence[Any]]
-    """Name -> cells, one a row."""
+    """Name -> cells, one per row."""
 
     lines: Sequence[int] | None
     """Line of each row in a text file."""
@@ -65,15 +65,15 @@ class FileTable(NamedTuple):
         return np.column_stack([self._column(name, allow_missing) for name in names])
 
     def _column(self, name: str, allow_missing: bool) -> Numbers:
-        values = np.array([to_number(cell) for cell in self.columns[name]], dtype=object)
-        text = np.flatnonzero(values == None)  # noqa: E711, elementwise
-        if len(text):
-            row = int(text[0])
+        cells = self.columns[name]
+        values = [to_number(cell) for cell in cells]
+        if None in values:
+            row = values.index(None)
             raise TableError(
-                f"{self.place(row, name)}: {str(self.columns[name][row])[:40]!r} is no number. Mend"
-                f" the cell, or leave the column out.{decimal_comma(self.columns[name][row])}"
+                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is no number. Mend the cell, or"
+                f" leave the column out.{decimal_comma(cells[row])}"
             )
-        numbers = values.astype(np.float64)
+        numbers = np.array(values, dtype=np.float64)
         empty = np.flatnonzero(np.isnan(numbers))
         if len(empty) and not allow_missing:
             more = f" ({len(empty)} such cells in the column)" if len(empty) > 1 else ""
@@ -81,9 +81,9 @@ class FileTable(NamedTuple):
                 f"{self.place(int(empty[0]), name)}: the cell is empty{more}. Fill the gap, or drop"
                 " the row."
             )
-        endless = np.flatnonzero(np.isinf(numbers))
-        if len(endless):
-            raise TableError(f"{self.place(int(endless[0]), name)}: the number is infinite.")
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if len(infinite):
+            raise TableError(f"{self.place(int(infinite[0]), name)}: the number is infinite.")
         return numbers
 
     def place(self, row: int, name: str) -> str:
@@ -94,13 +94,10 @@ class FileTable(NamedTuple):
 
 def to_number(cell: Any) -> float | None:
     """A cell as a number, NaN if it is empty, None if it is text."""
-    if cell is None:
-        return float("nan")
-    text = cell.strip().lower() if isinstance(cell, str) else cell
-    if isinstance(text, str) and text in MISSING:
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
         return float("nan")
     try:
-        return float(text)
+        return float(cell)
     except (TypeError, ValueError):
         return None
 
@@ -178,14 +175,13 @@ def read_csv(path: Path) -> FileTable:
 
 def parse_rows(reader: Any, path: Path) -> FileTable:
     """Rows of text as columns; each row must be as long as the header."""
-    names: list[str] = []
+    names: Sequence[str] = []
     rows, lines = [], []
     for row in reader:
-        if not any(cell.strip() for cell in row) and len(row) < 2:
+        if len(row) < 2 and not "".join(row).strip():
             continue  # a blank line
         if not names:
-            names = [cell.strip() for cell in row]
-            unique(names, path)
+            names = unique([cell.strip() for cell in row], path)
             continue
         if len(row) != len(names):
             raise TableError(
@@ -208,13 +204,12 @@ def read_parquet(path: Path) -> FileTable:
         found = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
-    names = unique(found.column_names, path)
-    columns = [found.column(number).to_pylist() for number in range(len(names))]
-    return FileTable(path, dict(zip(names, columns, strict=True)), None)
+    unique(found.column_names, path)
+    return FileTable(path, found.to_pydict(), None)
 
 
 def read_arff(path: Path) -> FileTable:
-    from ..datasets import read_arff
+    from ..datasets import read_arff  # check_shapes, which it imports, imports TensorFlow
 
     try:
         names, values = read_arff(path)

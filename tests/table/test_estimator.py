@@ -20,7 +20,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from gpflow_cool.loading import load
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
-from gpflow_cool.table.choices import KERNELS, make_kernel
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
@@ -224,14 +223,6 @@ def test_without_standardising_the_data_are_the_models():
     model = CoolMTGP((X[:, :1], Z), gpflow.kernels.SquaredExponential(), learning="approximate")
     model.fit(verbose=0)
     assert_allclose(regressor.predict(X[:3, :1]), model.predict_y(X[:3, :1])[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("ard", [False, True])
-def test_kernels_by_name(name, ard):
-    kernel = make_kernel(name, ard, 3)
-    size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
-    assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
 
 
 def test_a_kernel_object_is_copied_and_cloned():

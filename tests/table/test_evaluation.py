@@ -4,11 +4,19 @@ import gpflow
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
-from gpflow_cool.models import CoolMTGP
+from gpflow_cool.models import CoolMTGP, IndependentGPs
 from gpflow_cool.table import evaluation
-from gpflow_cool.table.evaluation import COOL, INDEPENDENT, Gain, cross_validate, gain_over
+from gpflow_cool.table.choices import make_kernel
+from gpflow_cool.table.evaluation import (
+    COOL,
+    INDEPENDENT,
+    Gain,
+    check_trainable,
+    cross_validate,
+    gain_over,
+)
 
 
 def make_data():
@@ -119,3 +127,45 @@ def test_every_row_is_held_out_once():
 def test_impossible_folds_are_refused(folds, rows):
     with pytest.raises(ValueError, match=f"folds={folds} is not possible for {rows} rows"):
         evaluation.check_folds(folds, rows)
+
+
+def data_with_gaps():
+    """24 rows, of which some lack one target, and row 4 lacks both."""
+    rng = np.random.default_rng(8)
+    x = np.sort(rng.uniform(0, 6, 24))
+    Y = np.sin(x)[:, None] * [1.0, 50.0] + 0.1 * rng.normal(size=[24, 2]) * [1, 50]
+    Y[[1, 4, 9], 0] = np.nan
+    Y[[4, 7, 13, 20], 1] = np.nan
+    return x[:, None], Y
+
+
+def test_evaluation_scores_what_is_known(monkeypatch):
+    X, Y = data_with_gaps()
+    missing = np.isnan(Y)
+    monkeypatch.setattr(evaluation, "compared_methods", lambda *_: {COOL: IndependentGPs})
+    score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
+    mean, density = np.empty_like(Y), np.empty(24)
+    for train, test in evaluation.split_rows(24, 2, 0):
+        for t in range(2):
+            o = train[~missing[train, t]]
+            mx, sx = X[train].mean(), X[train].std()
+            my, sy = Y[o, t].mean(), Y[o, t].std()
+            data = (X[o] - mx) / sx, (Y[o, t : t + 1] - my) / sy
+            model = CoolMTGP(data, make_kernel("se", False, 1))
+            model.fit(verbose=0)
+            m, v = (part.numpy()[:, 0] for part in model.predict_y((X[test] - mx) / sx))
+            mean[test, t] = m * sy + my
+            own = norm(mean[test, t], np.sqrt(v) * sy).logpdf(Y[test, t])
+            density[test] = np.nan_to_num(own) + (density[test] if t else 0.0)
+    density[4] = np.nan  # nothing is known of this row
+    assert_allclose(score.rmse, np.sqrt(np.nanmean((mean - Y) ** 2, axis=0)), rtol=1e-4)
+    assert_allclose(score.nlpd_rows, -density, rtol=1e-3, atol=1e-4)
+    assert score.joint_nlpd == pytest.approx(-np.nanmean(density), rel=1e-4)
+    found = gain_over(score, score)
+    assert found.mean == found.standard_error == 0.0
+
+
+def test_a_fold_without_numbers_is_refused():
+    Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
+    with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
+        check_trainable(Y, ["a", "b"], 2, 0)
