@@ -12,18 +12,24 @@ from .runner import DEFAULT_OUT
 
 PROGRAM = "python -m gpflow_cool.studies"
 
-DESCRIPTION = "Run one of the paper's experiments, or continue it."
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sets": {"help": "data sets, with commas between them"},
     "methods": {"help": "methods, with commas between them"},
     "kernels": {"help": "linear, se, or both with a comma"},
-    "draws": {"type": int, "help": "number of draws"},
-    "splits": {"type": int, "help": "number of random partitions"},
-    "repeats": {"type": int, "help": "number of repetitions"},
-    "sizes": {"type": int, "nargs": "+", "help": "numbers of training rows"},
-    "max_rows": {"type": int, "help": "first rows to keep of every set"},
-    "steps": {"type": int, "help": "most L-BFGS steps of the methods with many parameters"},
+    "draws": {"type": count, "help": "number of draws"},
+    "splits": {"type": count, "help": "number of random partitions"},
+    "repeats": {"type": count, "help": "number of repetitions"},
+    "sizes": {"type": count, "nargs": "+", "action": "extend", "help": "numbers of training rows"},
+    "max_rows": {"type": count, "help": "first rows to keep of every set"},
+    "steps": {"type": count, "help": "most L-BFGS steps of the methods with many parameters"},
 }
 
 
@@ -64,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """A subcommand for each study, with the options that it has, and one for the report."""
-    found = Parser(prog=program, description=DESCRIPTION)
+    found = Parser(prog=program, description="Run one of the paper's experiments, or continue it.")
     commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in STUDIES:
         about = import_module(f"gpflow_cool.studies.{name}").__doc__ or ""

@@ -20,14 +20,7 @@ from ..saving.files import write_whole
 
 Numbers = NDArray[np.float64]
 
-READERS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arff": "arff",
-}
+PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """What an empty cell may hold, in lower case."""
@@ -119,35 +112,6 @@ def check_names(names: Sequence[str], table: FileTable) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_table(path: str | os.PathLike[str]) -> FileTable:
-    """Read a file by the ending of its name."""
-    path = Path(path)
-    if not path.is_file():
-        what = "is a folder, no file" if path.is_dir() else "is not there"
-        raise TableError(f"{path} {what}.")
-    kind = READERS.get(path.suffix.lower())
-    if kind is None:
-        raise TableError(
-            f"{path}: files ending in {', '.join(READERS)} can be read, not"
-            f" {path.suffix or 'without an ending'}."
-        )
-    try:
-        table = {"csv": read_csv, "parquet": read_parquet, "arff": read_arff}[kind](path)
-    except OSError as error:
-        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
-    check_header(table)
-    return table
-
-
-def check_header(table: FileTable) -> None:
-    """Raise unless there are columns, rows, and names."""
-    if not table.columns or table.num_rows == 0:
-        raise TableError(f"{table.path} has no rows of data.")
-    nameless = [number for number, name in enumerate(table.names, start=1) if not name]
-    if nameless:
-        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
-
-
 def unique(names: Sequence[str], path: Path) -> Sequence[str]:
     """The names, if none occurs twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -195,17 +159,24 @@ def parse_rows(reader: Any, path: Path) -> FileTable:
 
 
 def read_parquet(path: Path) -> FileTable:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise TableError(needs_pyarrow(path, error)) from error
+    pyarrow = import_pyarrow(path)
     try:
         found = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
     unique(found.column_names, path)
     return FileTable(path, found.to_pydict(), None)
+
+
+def import_pyarrow(path: Path) -> Any:
+    """The package pyarrow, which a Parquet file needs."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise TableError(
+            f"{path} needs pyarrow ({error}): pip install 'gpflow_cool[table]', or use CSV."
+        ) from error
+    return pyarrow
 
 
 def read_arff(path: Path) -> FileTable:
@@ -219,6 +190,42 @@ def read_arff(path: Path) -> FileTable:
     return FileTable(path, dict(zip(names, values.T, strict=True)), None)
 
 
+READERS = {
+    **dict.fromkeys((".csv", ".tsv", ".txt"), read_csv),
+    **dict.fromkeys(PARQUET, read_parquet),
+    ".arff": read_arff,
+}
+
+
+def read_table(path: str | os.PathLike[str]) -> FileTable:
+    """Read a file by the ending of its name."""
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder, no file" if path.is_dir() else "is not there"
+        raise TableError(f"{path} {what}.")
+    read = READERS.get(path.suffix.lower())
+    if read is None:
+        raise TableError(
+            f"{path}: files ending in {', '.join(READERS)} can be read, not"
+            f" {path.suffix or 'without an ending'}."
+        )
+    try:
+        table = read(path)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
+    check_header(table)
+    return table
+
+
+def check_header(table: FileTable) -> None:
+    """Raise unless there are columns, rows, and names."""
+    if not table.columns or table.num_rows == 0:
+        raise TableError(f"{table.path} has no rows of data.")
+    nameless = [number for number, name in enumerate(table.names, start=1) if not name]
+    if nameless:
+        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
+
+
 # Writing -----------------------------------------------------------------------------------------
 
 
@@ -230,11 +237,8 @@ def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bo
     if path.is_dir() or (path.exists() and not force):
         hint = "it is a folder" if path.is_dir() else "choose another name, or --force"
         raise TableError(f"{path} exists already: {hint}.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise TableError(needs_pyarrow(path, error)) from error
+    if path.suffix.lower() in PARQUET:
+        import_pyarrow(path)
     check_folder(path.parent)
     return path
 
@@ -254,8 +258,8 @@ def check_folder(folder: Path) -> None:
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all."""
-    if path.suffix.lower() in (".parquet", ".pq"):
-        write_whole(path, parquet_bytes(columns))
+    if path.suffix.lower() in PARQUET:
+        write_whole(path, parquet_bytes(import_pyarrow(path), columns))
         return
     cells = [np.asarray(column).tolist() for column in columns.values()]  # Python's own floats
     buffer = io.StringIO(newline="")
@@ -263,14 +267,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     write_whole(path, buffer.getvalue().encode())
 
 
-def needs_pyarrow(path: Path, error: ImportError) -> str:
-    return f"{path} needs pyarrow ({error}): pip install 'gpflow_cool[table]', or use CSV."
-
-
-def parquet_bytes(columns: Mapping[str, Sequence[Any]]) -> bytes:
-    import pyarrow
-    import pyarrow.parquet
-
+def parquet_bytes(pyarrow: Any, columns: Mapping[str, Sequence[Any]]) -> bytes:
     sink = pyarrow.BufferOutputStream()
     arrays = {name: np.asarray(cells) for name, cells in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), sink)

@@ -54,6 +54,11 @@ def installed(*arguments, **options):
     )
 
 
+def new_process(code, **options):
+    """Python code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
 # What it does ----------------------------------------------------------------------------------
 
 
@@ -177,6 +182,9 @@ def test_study_passes_its_options_on(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     expected = {"quick": True, "out": out, "seed": 0, "data": None}
     assert calls == [("real", {**expected, "sets": "andro,edm", "splits": 2})]
+    for sizes in (["--sizes", 20, 40], ["--sizes", 20, "--sizes", 40]):
+        assert run("study", "runtime", "--out", out, *sizes).exit_code == 0
+        assert calls[-1] == ("runtime", {**expected, "quick": False, "sizes": [20, 40]})
 
 
 def test_study_tells_of_mistakes(tmp_path):
@@ -185,6 +193,7 @@ def test_study_tells_of_mistakes(tmp_path):
     assert "unrecognized arguments: --sets andro" in mistake(*arguments, "--sets", "andro")
     assert "seed=-1 must be a whole number of at least 0" in mistake(*arguments, "--seed", -1)
     assert "invalid int value: 'x'" in mistake(*arguments, "--seed", "x")
+    assert "'0' must be a whole number of at least 1" in mistake(*arguments, "--draws", 0)
     assert os.listdir(tmp_path) == []
 
 
@@ -340,9 +349,8 @@ def test_importing_the_package_imports_nothing_that_is_optional():
         "    return time.process_time() - started, sorted(set(sys.modules) - before)\n"
         "print(json.dumps([load('gpflow'), load('gpflow_cool'), load('gpflow_cool.models')]))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    result = new_process(code)
+    assert result.returncode == 0, result.stderr
     (theirs, _), *ours = json.loads(result.stdout)
     assert sum(seconds for seconds, _ in ours) < 0.1 * theirs
     tops = {name.split(".")[0] for _, names in ours for name in names}
@@ -360,9 +368,7 @@ def test_many_rows_are_refused_at_once(tmp_path):
         "finally:\n"
         "    print('tensorflow' in sys.modules)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
+    result = new_process(code, cwd=tmp_path)
     assert result.returncode == 2 and result.stdout == "False\n", result.stderr
     assert result.stderr.startswith("gpflow-cool: 10000 rows will take about ")
     assert "11.2 GB of memory" in result.stderr and "--large" in result.stderr

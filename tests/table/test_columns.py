@@ -53,7 +53,7 @@ def test_constant_columns_are_found_and_not_divided_by_zero():
 
 
 def test_nothing_is_scaled_where_that_is_not_wanted():
-    for scaling, values in zip(scalings(FULL, VALUES, False), (FULL, VALUES), strict=True):
+    for scaling, values in zip(scalings(FULL, VALUES[:3], False), (FULL, VALUES[:3]), strict=True):
         assert_array_equal(scaling.standardised(values), values)
 
 
