@@ -152,9 +152,9 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        return self._keep(average_where_possible(model, self.orders, order_seed), form)
+        return self._set_model(average_where_possible(model, self.orders, order_seed), form)
 
-    def _keep(self, model: Model, form: TargetForm) -> Self:
+    def _set_model(self, model: Model, form: TargetForm) -> Self:
         """Set the attributes that a trained model gives."""
         self.model_ = model
         self.posterior_ = model.posterior()
@@ -373,7 +373,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
         kind, names = saved["layout"]
         kind = checks.option(kind, "layout", FORMS)
-        return estimator._keep(model, TargetForm(kind, tuple(names)))
+        return estimator._set_model(model, TargetForm(kind, tuple(names)))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
