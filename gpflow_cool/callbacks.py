@@ -8,7 +8,6 @@ batch. Callbacks of Keras 3 and of tf_keras are called as they are; they see a
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from gpflow.base import AnyNDArray
 from gpflow.models import GPModel
 from gpflow.utilities import parameter_dict
 from tqdm.auto import tqdm
+
+from .saving.files import npz_bytes, write_whole
 
 Logs = Mapping[str, float]
 
@@ -186,7 +187,7 @@ class Checkpoint(Callback):
     """
     Write the parameters to a file whenever the loss is the best so far.
 
-    The file is NumPy's npz, one array a parameter under its path in the model; it is written
+    The file is NumPy's npz, one array per parameter under its path in the model; it is written
     whole or not at all. Read it back with :func:`load_checkpoint`.
 
     >>> from gpflow_cool.callbacks import Checkpoint
@@ -215,19 +216,7 @@ class Checkpoint(Callback):
         if logs["loss"] < self.best:
             self.best = logs["loss"]
             values = {name: p.numpy() for name, p in parameter_dict(self.model._model).items()}
-            write_npz(self.path, values)
-
-
-def write_npz(path: Path, values: Mapping[str, AnyNDArray]) -> None:
-    """Write arrays to a file that is there whole or not at all."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, **values)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+            write_whole(self.path, npz_bytes(values))
 
 
 def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:

@@ -1,9 +1,9 @@
 """
 Read back what was saved: a folder with JSON and NumPy arrays, never pickle.
 
-Loading a stranger's model runs no code of theirs: classes are looked up in tables of our models and
-of GPflow's own kernels, mean functions and transforms. A kernel of your own class is saved by its
-values alone; pass an object of the class to :func:`load`.
+Loading a stranger's model runs none of their code: classes are looked up in tables of our models
+and of GPflow's own kernels, mean functions and transforms. Of a kernel of your own class only the
+values are saved: pass an object of the class to :func:`load`.
 """
 
 import os
@@ -27,16 +27,16 @@ def load(
     mean_function: MeanFunction | None = None,
 ) -> Any:
     """
-    Read a model or an estimator from the folder that its `save` wrote; no code in it is run.
+    Read a model or an estimator from the folder that its `save` wrote. No code in it is run.
 
-    Predictions are those of the saved model, to the last bit on the same machine.
+    On the same machine, predictions equal those of the saved model to the last bit.
 
     >>> import gpflow_cool
     >>> model = gpflow_cool.load("model")  # doctest: +SKIP
 
-    :param kernel: For a kernel of a class that is not GPflow's: an object of that class, with the
-        same structure as the saved one, which takes on the saved values.
-    :param mean_function: Likewise.
+    :param kernel: Needed for a kernel whose class is not GPflow's: an object of that class, with
+        the structure of the saved one. It gets the saved values.
+    :param mean_function: The same for a mean function.
     :raises ValueError: If the folder is not a saved model, is damaged, comes from a newer version,
         or needs `kernel` or `mean_function`.
     """
@@ -51,5 +51,5 @@ def load(
         return restore(content.document, Reader(content), given)
     except CustomModule as error:
         raise ValueError(f"{folder} cannot be loaded as it is: {error}.") from error
-    except Exception as error:  # whatever a document that was tampered with leads to
+    except Exception as error:  # a document that was tampered with can lead to any
         raise damaged(folder, f"{type(error).__name__}: {error}") from error

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import gpflow
 import numpy as np
 import reference as ref
+from gpflow.utilities import parameter_dict
 from numpy.testing import assert_allclose
 
 LEARNINGS = ["hierarchical", "approximate"]
@@ -164,3 +165,11 @@ def assert_moments(draws, mean, cov, bound=5.0):
     assert np.all(np.abs(E.mean(axis=0)) <= bound * np.sqrt(v / S) + 1e-12)
     error = np.sqrt((np.outer(v, v) + cov**2) / S)
     assert np.all(np.abs(E.T @ E / S - cov) <= bound * error + 1e-12)
+
+
+def perturbed(model, rng):
+    """Every parameter somewhere else, so that no value is a default."""
+    for parameter in parameter_dict(model).values():
+        raw = parameter.unconstrained_variable
+        raw.assign(raw + 0.3 * rng.normal(size=raw.shape))
+    return model

@@ -17,9 +17,9 @@ chain/      variation  spectrum  likelihood  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors
 lowrank/    __init__  features  statistics  rows  streaming
+saving/     files  folder  modules  models
 callbacks  monitoring  coregion
 training/   run  vector  profiled  streamed  em  monte_carlo_em  optimizers  fit
-saving/     folder  modules  models
 models/     base  in_memory  exact  cool  sparse  competitors  __init__
 table/      costs  columns  files  choices  estimator  evaluation  summary  report
 loading

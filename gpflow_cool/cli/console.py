@@ -1,5 +1,5 @@
 """
-What the commands share: one line for a mistake, TensorFlow in silence, options, checked tables.
+What the commands share: errors in one line, options, checked tables, TensorFlow loaded quietly.
 
 Nothing here imports TensorFlow before :func:`load_tensorflow` is called.
 """
@@ -16,18 +16,18 @@ from typing import Any, NamedTuple, NoReturn
 import click
 import numpy as np
 
-from ..lowrank import DEFAULT_POINTS
-from ..table.costs import MAX_ROWS, fit_cost
-from ..table.files import Table, TableError, check_folder, read_table
+from ..table import costs
+from ..table.costs import MAX_ROWS
+from ..table.files import FileTable, TableError, check_folder, read_table
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 
 
-# Mistakes ------------------------------------------------------------------------------------
+# Errors --------------------------------------------------------------------------------------
 
 
 class OneLine(click.Group):
-    """A group of commands that tells of a mistake in one line, with exit code 2."""
+    """A group of commands that reports an error in one line, with exit code 2."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         options["standalone_mode"] = False
@@ -45,7 +45,7 @@ class OneLine(click.Group):
 
 
 def message_of(error: Exception) -> str:
-    """What an error says; of the operating system's, the file and the reason."""
+    """What an error says; for one of the operating system, the file and the reason."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}."
@@ -63,7 +63,7 @@ def quietly() -> Iterator[None]:
     """
     Import TensorFlow without the lines that it writes to standard error.
 
-    They come from C++, past Python's streams, so that the file descriptor itself is turned away.
+    They come from C++ and bypass Python's streams, so the file descriptor itself is redirected.
     """
     for name, value in LOG_LEVELS.items():
         os.environ.setdefault(name, value)
@@ -84,13 +84,13 @@ def quietly() -> Iterator[None]:
 
 
 def load_tensorflow() -> None:
-    """Import all that the commands share, and let it look for devices, in silence."""
+    """Import TensorFlow and the estimator without a line of output."""
     with quietly():
         import tensorflow as tf
 
         from ..table import estimator  # noqa: F401
 
-        tf.constant(0.0)
+        tf.constant(0.0)  # looks for devices
 
 
 # Options -------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ class Names(click.ParamType):
         return names
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
-        """Columns of the file that stands on the command line already."""
+        """Columns of the file that the command line names already."""
         from click.shell_completion import CompletionItem
 
         done, _, start = incomplete.rpartition(",")
-        # Where an option still lacks its value, click leaves what it has not parsed in `args`.
+        # While an option still lacks its value, click keeps what it has not parsed in `args`.
         files = [ctx.params.get("data"), *ctx.args]
         try:
             names = read_table(next(file for file in files if file is not None)).names
@@ -130,7 +130,7 @@ class Names(click.ParamType):
 
 
 def add(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one, in the order in which help shows them."""
+    """Several decorators as one, so that help shows their options in this order."""
 
     def decorate(function: Any) -> Any:
         for decorator in reversed(decorators):
@@ -143,15 +143,23 @@ def add(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 model_argument = click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 data_argument = click.argument("data", type=click.Path(path_type=Path), metavar="DATA")
 force_option = click.option("--force", is_flag=True, help="Replace what is there already.")
-saying_options = add(
+table_option = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help=".csv or .parquet file."
+)
+restarts_option = click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=0,
+    help="Number of further fits from random parameters; the best is kept.",
+)
+output_options = add(
     click.option("--quiet", is_flag=True, help="No progress bar, no text."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
-column_options = add(
+training_options = add(
+    data_argument,
     click.option("--targets", type=Names(), required=True, help="Columns to predict."),
-    click.option("--inputs", type=Names(), help="Columns to predict from; all others if left out."),
-)
-model_options = add(
+    click.option("--inputs", type=Names(), help="Columns to predict from; by default all others."),
     click.option(
         "--kernel",
         type=click.Choice(["se", "matern12", "matern32", "matern52", "linear"]),
@@ -159,7 +167,7 @@ model_options = add(
         show_default=True,
         help="Smoothness of the functions: se is the smoothest, matern12 the roughest.",
     ),
-    click.option("--ard", is_flag=True, help="A lengthscale of its own for each input."),
+    click.option("--ard", is_flag=True, help="One lengthscale per input."),
     click.option(
         "--learning",
         type=click.Choice(["hierarchical", "approximate"]),
@@ -172,13 +180,28 @@ model_options = add(
 )
 
 
+class Training(NamedTuple):
+    """The values of `training_options` and `output_options`."""
+
+    data: Path
+    targets: list[str]
+    inputs: list[str] | None
+    kernel: str
+    ard: bool
+    learning: str
+    seed: int
+    large: bool
+    quiet: bool
+    as_json: bool
+
+
 # Tables --------------------------------------------------------------------------------------
 
 
 class TrainingTable(NamedTuple):
-    """What a fit needs of a table."""
+    """The part of a table that a fit needs."""
 
-    table: Table
+    table: FileTable
     inputs: list[str]
     targets: list[str]
     X: Any
@@ -191,18 +214,17 @@ class TrainingTable(NamedTuple):
         return dict(zip(self.targets, np.isnan(self.Y).sum(axis=0).tolist(), strict=True))
 
     def gaps_line(self) -> str:
-        """The same in words."""
+        """The gaps in words."""
         parts = [f"{count} of {name}" for name, count in self.gaps.items() if count]
         return f"Empty cells of {len(self.Y)} rows, taken as missing: {', '.join(parts)}."
 
 
-def training_table(
-    data: Path, targets: Sequence[str], inputs: Sequence[str] | None, learning: str
-) -> TrainingTable:
+def training_table(given: Training) -> TrainingTable:
     """Inputs and targets, checked to be good for a fit; cells of targets may be empty."""
+    data, targets = given.data, given.targets
     table = read_table(data)
     Y = table.numbers(targets, allow_missing=True)
-    names = [n for n in table.names if n not in targets] if inputs is None else list(inputs)
+    names = given.inputs or [name for name in table.names if name not in targets]
     both = [name for name in names if name in targets]
     if both:
         raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
@@ -212,8 +234,8 @@ def training_table(
     if len(X) < 2:
         raise TableError(f"{data} has one row: a model needs at least two, and better twenty.")
     check_variation(table, targets, Y)
-    found = TrainingTable(table, names, list(targets), X, Y)
-    if np.isnan(Y).any() and learning == "approximate":
+    found = TrainingTable(table, names, targets, X, Y)
+    if np.isnan(Y).any() and given.learning == "approximate":
         raise TableError(
             f"{data}: {found.gaps_line()} --learning approximate cannot do without them: use"
             " --learning hierarchical."
@@ -221,7 +243,7 @@ def training_table(
     return found
 
 
-def check_variation(table: Table, targets: Sequence[str], Y: Any) -> None:
+def check_variation(table: FileTable, targets: Sequence[str], Y: Any) -> None:
     """Raise if a target never changes, or has no numbers."""
     for name, column in zip(targets, Y.T, strict=True):
         known = column[~np.isnan(column)]
@@ -238,42 +260,39 @@ def check_variation(table: Table, targets: Sequence[str], Y: Any) -> None:
             )
 
 
-def check_size(num_rows: int, large: bool, quiet: bool, fits: int = 1) -> None:
-    """Tell what many rows will cost, and go on only if that is wanted."""
-    if num_rows <= MAX_ROWS:
+def check_size(num_rows: int, given: Training, fits: int) -> None:
+    """Tell what many rows will cost, and raise unless that is wanted."""
+    if num_rows <= costs.MAX_ROWS:
         return
-    cost = fit_cost(num_rows, fits)
-    if not large:
+    cost = costs.fit_cost(num_rows, fits)
+    if not given.large:
         raise TableError(
             f"{num_rows} rows will take {cost}, since time grows with the cube of the rows and"
             " memory with their square. Use fewer rows, or say --large to go ahead."
         )
-    if not quiet:
-        click.echo(f"{num_rows} rows: this will take {cost}.", err=True)
+    note(f"{num_rows} rows: this will take {cost}.", given.quiet)
 
 
-def inducing_points(
-    num_rows: int, kernel: str, inducing: int | None, large: bool, quiet: bool, fits: int
-) -> int:
+def inducing_points(num_rows: int, given: Training, inducing: int | None, fits: int) -> int:
     """How many inducing points a fit has, 0 for the exact model; says so where rows are many."""
     if inducing is not None:
         return inducing
-    if large and kernel != "linear":
-        check_size(num_rows, large, quiet, fits)
-    if large or num_rows <= MAX_ROWS or kernel == "linear":
+    linear = given.kernel == "linear"
+    if given.large:
+        if not linear:
+            check_size(num_rows, given, fits)
         return 0
-    if not quiet:
-        click.echo(
-            f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {DEFAULT_POINTS}"
-            " inducing points, an approximation. Say --inducing M for another number, or --large"
-            f" for the exact model, which would take {fit_cost(num_rows, fits)}.",
-            err=True,
+    points = costs.default_inducing(num_rows, linear)
+    if points and not given.quiet:
+        note(
+            f"{costs.inducing_sentence(num_rows, points)} Say --inducing M for another number, or"
+            f" --large for the exact model, which would take {costs.fit_cost(num_rows, fits)}."
         )
-    return DEFAULT_POINTS
+    return points
 
 
-def known_targets(names: Sequence[str], table: Table, given: Sequence[str] | None) -> Any:
-    """[M, T], NaN where a target is asked for."""
+def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] | None) -> Any:
+    """[M, T], the targets that a table knows; NaN where one is to be predicted."""
     known = np.full([table.num_rows, len(names)], np.nan)
     for name in given or []:
         if name not in names:
@@ -285,7 +304,13 @@ def known_targets(names: Sequence[str], table: Table, given: Sequence[str] | Non
 def prediction_columns(
     names: Sequence[str], mean: Any, std: Any, S: Any, cov: bool
 ) -> dict[str, Any]:
-    """Columns of the file of predictions; `S` is [M T, T] or [M, T, T]."""
+    """
+    Columns of the file of predictions.
+
+    :param S: Covariances between targets, [M T, T] or [M, T, T].
+    :param cov: Whether to write them.
+    """
+    mean, std = np.asarray(mean), np.asarray(std)
     S = np.reshape(S, [len(mean), len(names), len(names)])
     columns = {}
     for t, name in enumerate(names):
@@ -298,16 +323,16 @@ def prediction_columns(
 
 
 def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[str, Any]:
-    """The table with its targets completed, and a column of standard deviations for each."""
+    """The table with its targets completed, and one column of standard deviations per target."""
     columns: dict[str, Any] = dict(found.table.columns)
     columns.update(zip(found.inputs, found.X.T, strict=True))
-    columns.update(zip(found.targets, completed.T, strict=True))
-    columns.update({f"{n}_std": s for n, s in zip(found.targets, std.T, strict=True)})
+    columns.update(zip(found.targets, np.asarray(completed).T, strict=True))
+    columns.update(zip((f"{name}_std" for name in found.targets), np.asarray(std).T, strict=True))
     return columns
 
 
 def check_gaps(found: TrainingTable) -> None:
-    """Raise unless there is something to fill in, and names for the deviations."""
+    """Raise unless a cell is empty and the names of the new columns are free."""
     if not any(found.gaps.values()):
         raise TableError(
             f"{found.table.path} has no empty cell in {', '.join(found.targets)}: there is nothing"
@@ -321,23 +346,29 @@ def check_gaps(found: TrainingTable) -> None:
         )
 
 
-# Places and answers -----------------------------------------------------------------------------
+# Places and output ------------------------------------------------------------------------------
 
 
 def check_writable(out: Path) -> None:
-    """Raise, before the work, if a folder cannot be made there."""
+    """Raise if a folder cannot be made there."""
     check_folder(next(parent for parent in Path(os.path.abspath(out)).parents if parent.exists()))
 
 
 def check_model(model: Path) -> None:
-    """Raise at once if a folder is no saved model."""
+    """Raise if a folder is no saved model."""
     if not (model / "model.json").is_file():
         what = "holds no saved model" if model.is_dir() else "is not there"
         raise TableError(f"{model} {what}: pass a folder that `gpflow-cool fit` wrote.")
 
 
+def note(line: str, quiet: bool = False) -> None:
+    """Print a remark to standard error."""
+    if not quiet:
+        click.echo(line, err=True)
+
+
 def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool) -> None:
-    """Print a result as it is wanted."""
+    """Print a result as JSON or as text."""
     if as_json:
         click.echo(json.dumps(result, indent=1))
     elif not quiet:

@@ -1,16 +1,15 @@
 """
-The main job of the package on the paper's two-task data: ``python -m gpflow_cool.cli.demo``.
+The main job of the package on the paper's two-task data: ``python -m gpflow_cool demo``.
 
-Fits :class:`~gpflow_cool.models.cool.CoolMTGP` to forty rows that leave gaps, prints what it has
-learned beside the truth, scores it on held-out rows, and writes the two figures of the paper's
-study of predictive variances.
+Fits :class:`~gpflow_cool.models.cool.CoolMTGP` to forty rows with gaps between their inputs, prints
+what it has learned beside the truth, scores it on held-out rows, and draws the two figures of the
+paper's study of predictive variances.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import gpflow
 import numpy as np
@@ -33,36 +32,17 @@ if TYPE_CHECKING:
 
 TASK_NAMES = ("cos", "sin")
 LEVEL_CURVE_INPUTS = (0.0, 0.25, 0.5)
-DEFAULT_FOLDER = "demo_output"
 
 
-class Scores(NamedTuple):
-    """How well held-out rows are predicted."""
-
-    rmse: AnyNDArray
-    """Root mean square error [T]."""
-    coverage: dict[int, AnyNDArray]
-    """Number of standard deviations -> coverage [T]."""
-    joint_nlpd: float
-    """Mean negative log density of a row."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; `arguments` are those of the command line."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:  # before the work, so that no work is lost
-        folder = fresh_folder(options.out)
-    except OSError as error:
-        parser.error(f"cannot make the folder {options.out}: {error.strerror}. Choose another.")
-    train = clustered_two_task(seed=options.seed)
-    held_out = uniform_two_task(seed=options.seed + 1)
+def run_demo(out: Path, seed: int) -> None:
+    """Fit, print and draw; the figures go to a new folder."""
+    folder = fresh_folder(out)  # before the work, so that no work is lost
+    train, held_out = clustered_two_task(seed=seed), uniform_two_task(seed=seed + 1)
     model = fit(train)
     print(report(model, train, held_out))
     bands_figure(model).savefig(folder / "confidence_bands.png", dpi=150)
-    level_curves_figure(model, options.seed + 2).savefig(folder / "level_curves.png", dpi=150)
+    level_curves_figure(model, seed + 2).savefig(folder / "level_curves.png", dpi=150)
     print(f"\nFigures in {folder}: confidence_bands.png, level_curves.png")
-    return 0
 
 
 def fit(train: TwoTaskData) -> CoolMTGP:
@@ -73,19 +53,22 @@ def fit(train: TwoTaskData) -> CoolMTGP:
     return model
 
 
-def scores(held_out: TwoTaskData, mean: AnyNDArray, cov: AnyNDArray) -> Scores:
+def scores(held_out: TwoTaskData, mean: AnyNDArray, cov: AnyNDArray) -> dict[str, AnyNDArray]:
     """
-    Scores of predictions of held-out rows.
+    Scores of predictions of held-out rows, by name: one number per task, or one for both.
 
     :param mean: Predictive mean of y [M, T].
     :param cov: Predictive covariance of the tasks of y at each row [M, T, T].
     """
     var = np.diagonal(cov, axis1=1, axis2=2)  # [M, T]
-    return Scores(
-        rmse=rmse(held_out.Y, mean),
-        coverage={k: coverage(held_out.Y, mean, var, k) for k in (1, 2)},
-        joint_nlpd=joint_nlpd(held_out.Y, mean, cov),
-    )
+    return {
+        "RMSE": rmse(held_out.Y, mean),
+        **{
+            f"coverage at {k} sigma ({nominal_coverage(k):.3f})": coverage(held_out.Y, mean, var, k)
+            for k in (1, 2)
+        },
+        "joint NLPD": np.array([joint_nlpd(held_out.Y, mean, cov)]),
+    }
 
 
 def report(model: CoolMTGP, train: TwoTaskData, held_out: TwoTaskData) -> str:
@@ -116,7 +99,7 @@ def report(model: CoolMTGP, train: TwoTaskData, held_out: TwoTaskData) -> str:
 
 
 def side_by_side(matrices: Mapping[str, AnyNDArray]) -> list[str]:
-    """Lines of text with a column for every matrix, its name above it."""
+    """Lines of text with one column per matrix, its name above it."""
     blocks = []
     for name, matrix in matrices.items():
         rows = ["".join(f"{value:9.4f}" for value in row) for row in matrix]
@@ -125,18 +108,14 @@ def side_by_side(matrices: Mapping[str, AnyNDArray]) -> list[str]:
     return ["    ".join(parts) for parts in zip(*blocks, strict=True)]
 
 
-def score_table(model: Scores, truth: Scores) -> list[str]:
-    """Lines of text that compare the model's scores with those of the true law."""
-    lines = [" " * 28 + "".join(f"{name:>9}" for name in TASK_NAMES) + "   of the true law"]
-    rows = [("RMSE", model.rmse, truth.rmse)]
-    rows += [
-        (f"coverage at {k} sigma ({nominal_coverage(k):.3f})", model.coverage[k], truth.coverage[k])
-        for k in model.coverage
-    ]
-    for label, ours, theirs in rows:
-        lines.append(f"{label:28}" + "".join(f"{v:9.3f}" for v in (*ours, *theirs)))
-    lines.append(f"{'joint NLPD':28}{model.joint_nlpd:9.3f}{'':9}{truth.joint_nlpd:9.3f}")
-    return lines
+def score_table(model: Mapping[str, AnyNDArray], truth: Mapping[str, AnyNDArray]) -> list[str]:
+    """Lines of text with the model's scores beside those of the true law."""
+
+    def cells(values: AnyNDArray) -> str:
+        return "".join(f"{value:9.3f}" for value in values).ljust(9 * len(TASK_NAMES))
+
+    head = " " * 28 + "".join(f"{name:>9}" for name in TASK_NAMES) + "   of the true law"
+    return [head, *(f"{name:28}{cells(model[name])}{cells(truth[name])}" for name in model)]
 
 
 def bands_figure(model: CoolMTGP) -> "Figure":
@@ -181,32 +160,8 @@ def fresh_folder(path: Path) -> Path:
     In a folder without a name of its own (``.``, ``..``, the root) make ``demo_output`` or so.
     """
     if path.name in ("", ".."):
-        path = path / DEFAULT_FOLDER
+        path = path / "demo_output"
     candidates = chain([path], (path.with_name(f"{path.name}_{n}") for n in count(1)))
     folder = next(folder for folder in candidates if not folder.exists())
     folder.mkdir(parents=True)
     return folder
-
-
-def _parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m gpflow_cool.cli.demo", description=__doc__)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(DEFAULT_FOLDER),
-        help="folder for the figures; a number is added if it is there already (%(default)s)",
-    )
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of the data (%(default)s)")
-    return parser
-
-
-def _seed(text: str) -> int:
-    """A whole number that is not negative."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 0")
-    return int(text)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

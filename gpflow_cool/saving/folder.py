@@ -1,8 +1,8 @@
 """
-A folder with a JSON document and NumPy arrays: what a saved model is made of.
+A folder with a JSON document and NumPy arrays, which holds a saved model.
 
-Nothing in it is ever executed: no pickle, no code. A folder is written beside its place and renamed
-into it, so that it is there whole or not at all.
+Nothing in it is ever executed: no pickle, no code. A folder is written under another name and then
+renamed, so that it is there whole or not at all.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -20,19 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from gpflow.base import AnyNDArray
 
+from .files import npz_bytes, write_whole
+
 FORMAT = "gpflow_cool"
 FORMAT_VERSION = 1
 DOCUMENT = "model.json"
 ARRAYS = "arrays.npz"
-NUMBERS = "biuf"
-"""Kinds of arrays that are written and read: numbers, and no objects."""
+NUMBER_KINDS = "biuf"
+"""Kinds of NumPy arrays that are read: numbers, and no objects."""
 
 
 class Content(NamedTuple):
     """What a folder holds."""
 
     document: dict[str, Any]
-    """Anything that JSON knows."""
+    """Anything that JSON can express."""
 
     arrays: dict[str, AnyNDArray]
 
@@ -50,11 +52,12 @@ def write_folder(folder: str | os.PathLike[str], content: Content, *, force: boo
     """
     path = check_place(folder, force)
     with beside(path) as temporary:
-        write_file(temporary / ARRAYS, npz_bytes(content.arrays))
-        digest = hashlib.sha256((temporary / ARRAYS).read_bytes()).hexdigest()
+        arrays = npz_bytes(content.arrays)
+        digest = hashlib.sha256(arrays).hexdigest()
         head = {"format": FORMAT, "format_version": FORMAT_VERSION, "arrays_sha256": digest}
         text = json.dumps({**head, **content.document}, indent=1, allow_nan=False)
-        write_file(temporary / DOCUMENT, text.encode())
+        write_whole(temporary / ARRAYS, arrays)
+        write_whole(temporary / DOCUMENT, text.encode())
         replace_folder(temporary, path)
     return path
 
@@ -64,9 +67,8 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
     if not isinstance(folder, str | os.PathLike) or str(folder) == "":
         raise ValueError(f"folder={folder!r} must be the path of a folder, for example 'model'.")
     path = Path(os.path.abspath(folder))
-    if path.is_dir() and not any(path.iterdir()):
-        return path
-    if not path.exists() and not path.is_symlink():
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if is_empty or not (path.exists() or path.is_symlink()):
         return path
     if not is_saved(path):
         raise ValueError(
@@ -93,7 +95,7 @@ def is_saved(path: Path) -> bool:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A new folder with another name in the same place, removed if it is still there at the end."""
+    """A new folder with another name in the same place; removed if an error occurs."""
     made = [parent for parent in path.parents if not parent.exists()]
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -106,21 +108,6 @@ def beside(path: Path) -> Iterator[Path]:
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
         raise
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and wait until the disk has it."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def npz_bytes(arrays: Mapping[str, AnyNDArray]) -> bytes:
-    """Arrays in NumPy's format, not compressed."""
-    buffer = BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
 
 
 def replace_folder(new: Path, path: Path) -> None:
@@ -192,7 +179,7 @@ def read_arrays(raw: bytes, folder: str | os.PathLike[str]) -> dict[str, AnyNDAr
             found = {name: np.asarray(arrays[name]) for name in arrays}
     except (ValueError, OSError, EOFError, MemoryError, KeyError, zipfile.BadZipFile) as error:
         raise damaged(folder, f"{ARRAYS} cannot be read, {error}") from error
-    if any(array.dtype.kind not in NUMBERS for array in found.values()):
+    if any(array.dtype.kind not in NUMBER_KINDS for array in found.values()):
         raise damaged(folder, f"{ARRAYS} holds something that is no number")
     return found
 

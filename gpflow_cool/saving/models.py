@@ -1,10 +1,9 @@
 """
 Models to folders and back.
 
-A class that can be saved derives from :class:`Saveable`, has the two directions `to_document` and
-`from_document` beside each other, and is registered with :func:`saveable`. That is all: what is
-read from a folder is looked up by the name of its class among those that are registered, so that
-nothing in a folder is ever executed.
+A class that can be saved derives from :class:`Saveable`, defines `to_document` and its inverse
+`from_document`, and is registered with :func:`saveable`. Loading looks up the name of the class
+among those that are registered; nothing in a folder is ever executed.
 """
 
 import os
@@ -23,7 +22,7 @@ from .folder import Content, check_place, write_folder
 from .modules import CustomModule, Reader, Writer
 
 Document = Mapping[str, Any]
-"""What is saved of a model, as plain data; arrays and parameters by their names and numbers."""
+"""A model as plain data, with the names of its arrays and the numbers of its parameters."""
 
 Given = Mapping[str, Any]
 """The user's own kernel and mean function, None where the saved one is wanted."""
@@ -32,10 +31,10 @@ REGISTRY: dict[str, type["Saveable"]] = {}
 
 
 class Saveable:
-    """What can be saved to a folder."""
+    """A model or estimator that can be saved to a folder."""
 
     def to_document(self, writer: Writer) -> dict[str, Any]:
-        """The object as plain data, its arrays and parameters handed to the writer."""
+        """The object as plain data; the writer gets its arrays and parameters."""
         raise NotImplementedError
 
     @classmethod
@@ -47,13 +46,13 @@ class Saveable:
         """
         Save the model, with its data, to a folder that :func:`gpflow_cool.load` reads.
 
-        Parameters, their bounds and whether they are trainable are kept. Priors are not, and a
+        Parameters, their bounds and whether they are trainable are saved. Priors are not, and a
         warning says so. The folder holds JSON and NumPy arrays, and is written whole or not at all.
 
         >>> model.save("model")  # doctest: +SKIP
         >>> same = gpflow_cool.load("model")  # doctest: +SKIP
 
-        :param folder: A new folder; those above it are made.
+        :param folder: A new folder; missing folders above it are made.
         :param force: Replace a model that was saved there. No other folder is ever replaced.
         """
         check_place(folder, force)  # before the work
@@ -64,13 +63,13 @@ Class = TypeVar("Class", bound=type[Saveable])
 
 
 def saveable(cls: Class) -> Class:
-    """Register a class, so that objects of it are saved, and loaded by the name of the class."""
+    """Register a class, so that its objects can be saved and loaded."""
     REGISTRY[cls.__name__] = cls
     return cls
 
 
 def content_of(thing: Saveable) -> Content:
-    """What is written of a model or a fitted estimator."""
+    """What is written for a model or a fitted estimator."""
     writer = Writer()
     document = document_of(thing, writer)
     if writer.with_priors:
@@ -91,12 +90,19 @@ def document_of(thing: Any, writer: Writer) -> dict[str, Any]:
 
 
 def restore(saved: Document, reader: Reader, given: Given) -> Any:
-    """What :func:`document_of` has written, made again."""
+    """The inverse of :func:`document_of`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what there was to say was said at the first construction
+        warnings.simplefilter("ignore")  # the user saw them when the model was first made
         thing = REGISTRY[saved["class"]].from_document(saved, reader, given)
     reader.restore_flags()
     return thing
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON; None for what JSON cannot express, as a generator of random numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str) else None
 
 
 # What models share ---------------------------------------------------------------------------
@@ -116,7 +122,7 @@ def data_document(
 
 
 def saved_data(saved: Document, reader: Reader) -> RegressionData:
-    """X and Y; as variables where they may change."""
+    """X and Y; as variables where they were variables."""
     if saved["float"] != np.dtype(default_float()).name:
         raise CustomModule(
             f"it was saved in {saved['float']}, but GPflow works in"

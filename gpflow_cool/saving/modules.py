@@ -1,9 +1,9 @@
 """
 GPflow kernels, mean functions and parameters as plain data, and back, without running any code.
 
-A module becomes a tree of class names out of the tables below, facts for the constructors, and
-numbers of parameters; the parameters stand in one table, so that two places may share one. What is
-in no table is called custom: the user who loads it must bring it.
+A module becomes a tree of class names from the tables below, arguments of constructors ("facts"),
+and numbers of parameters. The parameters are listed once, so that two places may share one. A class
+that is in no table is called custom: whoever loads the model must pass an object of it.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Recipe(NamedTuple):
     """How a module of one class is taken apart and made again."""
 
     make: Callable[..., Module]
-    """From facts, and parts under their own names; values of parameters come afterwards."""
+    """Makes a module from facts, and from parts by name; parameters are set afterwards."""
 
     parameters: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
@@ -52,46 +52,35 @@ class Recipe(NamedTuple):
     facts: Callable[[Any], dict[str, Any]] = lambda module: {}
     """What else the constructor needs, as JSON."""
 
-    has_active_dims: bool = False
-
 
 class CustomModule(ValueError):
-    """A module of a class, or with a transform, that only its author knows."""
+    """A module of a user's own class, or with a transform of one."""
 
 
 # Which classes -------------------------------------------------------------------------------
 
 
-def leaf(
-    cls: type, *parameters: str, facts: Callable[[Any], dict[str, Any]] = lambda module: {}
-) -> Recipe:
-    """Recipe of a kernel that sees columns of X."""
-    return Recipe(cls, parameters, facts=facts, has_active_dims=True)
-
-
-def stationary(cls: type, *parameters: str) -> Recipe:
-    return leaf(cls, "variance", "lengthscales", *parameters)
-
+STATIONARY = (
+    kernels.SquaredExponential,
+    kernels.Exponential,
+    kernels.Matern12,
+    kernels.Matern32,
+    kernels.Matern52,
+    kernels.Cosine,
+)
 
 KERNELS: dict[str, Recipe] = {
-    "SquaredExponential": stationary(kernels.SquaredExponential),
-    "RationalQuadratic": stationary(kernels.RationalQuadratic, "alpha"),
-    "Exponential": stationary(kernels.Exponential),
-    "Matern12": stationary(kernels.Matern12),
-    "Matern32": stationary(kernels.Matern32),
-    "Matern52": stationary(kernels.Matern52),
-    "Cosine": stationary(kernels.Cosine),
-    "White": leaf(kernels.White, "variance"),
-    "Constant": leaf(kernels.Constant, "variance"),
-    "Linear": leaf(kernels.Linear, "variance"),
-    "Polynomial": leaf(
-        kernels.Polynomial, "variance", "offset", facts=lambda k: {"degree": float(k.degree)}
+    **{cls.__name__: Recipe(cls, ("variance", "lengthscales")) for cls in STATIONARY},
+    "RationalQuadratic": Recipe(kernels.RationalQuadratic, ("variance", "lengthscales", "alpha")),
+    "White": Recipe(kernels.White, ("variance",)),
+    "Constant": Recipe(kernels.Constant, ("variance",)),
+    "Linear": Recipe(kernels.Linear, ("variance",)),
+    "Polynomial": Recipe(
+        kernels.Polynomial, ("variance", "offset"), facts=lambda k: {"degree": float(k.degree)}
     ),
-    "ArcCosine": leaf(
+    "ArcCosine": Recipe(
         kernels.ArcCosine,
-        "variance",
-        "weight_variances",
-        "bias_variance",
+        ("variance", "weight_variances", "bias_variance"),
         facts=lambda k: {"order": int(k.order)},
     ),
     "Periodic": Recipe(kernels.Periodic, ("period",), ("base_kernel",)),
@@ -147,11 +136,16 @@ COVARIANCES: dict[str, Recipe] = {
 TABLES = {"kernel": KERNELS, "mean_function": MEAN_FUNCTIONS, "covariance": COVARIANCES}
 
 
+def has_active_dims(recipe: Recipe, kind: str) -> bool:
+    """Whether the module is a kernel over columns of X, not one made of other kernels."""
+    return kind == "kernel" and not recipe.parts
+
+
 # To plain data -------------------------------------------------------------------------------
 
 
 class Writer:
-    """Collects the arrays and the parameters of what is taken apart."""
+    """Takes modules apart, and collects their arrays and parameters."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, AnyNDArray] = {}
@@ -159,10 +153,10 @@ class Writer:
         self.with_priors = 0
         self._numbers: dict[int, int] = {}
         self._names: dict[bytes, str] = {}
-        self._keep: list[Parameter] = []  # so that no id is used twice
+        self._keep: list[Parameter] = []  # so that no id is reused
 
     def array(self, name: str, value: Any) -> str:
-        """Name under which an array is stored: once, however often it occurs."""
+        """Store an array, unless an equal one is stored; return the name of what is stored."""
         array = np.asarray(value)
         key = hashlib.sha256(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
         if key.digest() not in self._names:
@@ -172,7 +166,7 @@ class Writer:
         return self._names[key.digest()]
 
     def parameter(self, parameter: Parameter) -> int:
-        """Number of a parameter in the table."""
+        """Number of a parameter in the list."""
         if id(parameter) not in self._numbers:
             self._numbers[id(parameter)] = number = len(self.parameters)
             self._keep.append(parameter)
@@ -189,43 +183,46 @@ class Writer:
         return self._numbers[id(parameter)]
 
     def paths(self, module: Module) -> dict[str, int]:
-        """Numbers of all the parameters of a module, by their places in it."""
+        """Numbers of all parameters of a module, by their paths in it."""
         return {path: self.parameter(p) for path, p in parameter_dict(module).items()}
 
     def module(self, module: Module, kind: str) -> dict[str, Any]:
-        """A module as a tree, with the places of its parameters."""
-        return {"tree": self._tree(module, TABLES[kind]), "paths": self.paths(module)}
+        """A module as a tree, with the paths of its parameters."""
+        return {"tree": self._tree(module, kind), "paths": self.paths(module)}
 
-    def _tree(self, module: Module, table: Mapping[str, Recipe]) -> dict[str, Any]:
+    def _tree(self, module: Module, kind: str) -> dict[str, Any]:
         name = type(module).__name__
-        recipe = table.get(name)
+        recipe = TABLES[kind].get(name)
         if recipe is None or not is_from(type(module), recipe):
             return {CUSTOM: name}
         values = {attribute: getattr(module, attribute) for attribute in recipe.parameters}
         if not all(isinstance(value, Parameter) for value in values.values()):
             return {CUSTOM: name}
         tree: dict[str, Any] = {"class": name, "facts": recipe.facts(module)}
-        if recipe.has_active_dims:
+        if has_active_dims(recipe, kind):
             tree["active_dims"] = active_dims_tree(module.active_dims)
         tree["parameters"] = {key: self.parameter(value) for key, value in values.items()}
-        tree["parts"] = {key: self._parts(getattr(module, key), table) for key in recipe.parts}
+        tree["parts"] = {
+            key: each(lambda part: self._tree(part, kind), getattr(module, key))
+            for key in recipe.parts
+        }
         return tree
 
-    def _parts(self, parts: Any, table: Mapping[str, Recipe]) -> Any:
-        if isinstance(parts, Sequence):
-            return [self._tree(part, table) for part in parts]
-        return self._tree(parts, table)
+
+def each(function: Callable[[Any], Any], parts: Any) -> Any:
+    """A function of one part, or of each of a sequence of parts."""
+    return [function(part) for part in parts] if isinstance(parts, Sequence) else function(parts)
 
 
 def is_from(cls: type, recipe: Recipe) -> bool:
-    """Whether a class is the one that the tables mean, and none of the user's of the same name."""
+    """Whether a class is the one in the tables, and not a user's own of the same name."""
     if isinstance(recipe.make, type):
         return cls is recipe.make
     return cls.__module__.split(".")[0] in ("gpflow", covariances.__name__.split(".")[0])
 
 
 def active_dims_tree(active_dims: Any) -> Any:
-    """Columns that a kernel sees."""
+    """The columns of a kernel, as JSON."""
     if isinstance(active_dims, slice):
         ends = (active_dims.start, active_dims.stop, active_dims.step)
         return {"slice": [None if end is None else int(end) for end in ends]}
@@ -233,7 +230,7 @@ def active_dims_tree(active_dims: Any) -> Any:
 
 
 def transform_tree(transform: tfp.bijectors.Bijector) -> dict[str, Any]:
-    """A transform as a tree; one that is in no table only by its name."""
+    """A transform as a tree; of a custom one only the name."""
     name = type(transform).__name__
     if name not in TRANSFORMS or TRANSFORMS[name][0] is not type(transform):
         return {CUSTOM: name}
@@ -243,7 +240,7 @@ def transform_tree(transform: tfp.bijectors.Bijector) -> dict[str, Any]:
 
 
 def argument_tree(value: Any) -> Any:
-    """An argument of a transform: nothing, a flag, numbers, transforms."""
+    """An argument of a transform as JSON: None, a flag, numbers or transforms."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, tfp.bijectors.Bijector):
@@ -268,7 +265,7 @@ class Reader:
         return self.arrays[name]
 
     def parameter(self, number: int) -> Parameter:
-        """A parameter of the table, the same one whenever it is asked for."""
+        """A parameter by its number; always the same object."""
         if number not in self._made:
             entry = self.document["parameters"][number]
             value = self.array(entry["value"])
@@ -278,7 +275,7 @@ class Reader:
                 trainable=bool(entry["trainable"]),
                 dtype=value.dtype,
             )
-            # To the last bit, which the value alone is not after a transform.
+            # Equal to the last bit; the value alone loses some in the transform.
             parameter.unconstrained_variable.assign(self.array(entry["unconstrained"]))
             if not np.allclose(parameter.numpy(), value, rtol=1e-4, atol=1e-6):
                 raise ValueError(f"parameter {number} and its unconstrained value disagree")
@@ -289,25 +286,22 @@ class Reader:
         """
         A module as it was saved.
 
-        :param given: The user's own, which gets the saved values; needed for a custom one.
+        :param given: The user's own module, which gets the saved values; needed if it is custom.
         """
         if given is None:
-            return self._make(saved["tree"], TABLES[kind], kind)
+            return self._make(saved["tree"], kind)
         self.assign(given, saved["paths"], kind)
         return given
 
-    def _make(self, tree: Mapping[str, Any], table: Mapping[str, Recipe], kind: str) -> Module:
+    def _make(self, tree: Mapping[str, Any], kind: str) -> Module:
         if CUSTOM in tree:
             raise CustomModule(custom_message(f"a {kind} of class {tree[CUSTOM]}", kind))
-        recipe = table[tree["class"]]
+        recipe = TABLES[kind][tree["class"]]
         facts = dict(tree["facts"])
-        if recipe.has_active_dims:
+        if has_active_dims(recipe, kind):
             facts["active_dims"] = make_active_dims(tree["active_dims"])
         for name in recipe.parts:
-            part = tree["parts"][name]
-            many = isinstance(part, list)
-            made = [self._make(each, table, kind) for each in (part if many else [part])]
-            facts[name] = made if many else made[0]
+            facts[name] = each(lambda part: self._make(part, kind), tree["parts"][name])
         module = recipe.make(**facts)
         for name in recipe.parameters:
             try:
@@ -317,7 +311,7 @@ class Reader:
         return module
 
     def assign(self, module: Module, paths: Mapping[str, int], name: str) -> None:
-        """Give the parameters of a module their saved values and flags, by their places."""
+        """Give the parameters of a module their saved values and flags, by their paths."""
         parameters = parameter_dict(module)
         if set(parameters) != set(paths):
             raise CustomModule(
@@ -338,10 +332,9 @@ class Reader:
             gpflow.set_trainable(parameter, bool(entry["trainable"]))
 
     def restore_flags(self) -> None:
-        """Make parameters trainable or not, as they were: constructors may have changed it."""
+        """Make parameters trainable or not, as saved: constructors may have changed that."""
         for number, parameter in self._made.items():
-            flag = bool(self.document["parameters"][number]["trainable"])
-            gpflow.set_trainable(parameter, flag)
+            gpflow.set_trainable(parameter, bool(self.document["parameters"][number]["trainable"]))
 
 
 def custom_message(what: str, kind: str) -> str:

@@ -3,33 +3,38 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..studies import DEFAULT_OUT, StudyError, run
 from . import results
+
+PROGRAM = "python -m gpflow_cool.studies"
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sets": {"help": "data sets, with commas between them"},
     "methods": {"help": "methods, with commas between them"},
     "kernels": {"help": "linear, se, or both with a comma"},
-    "draws": {"type": int, "help": "number of draws of the data"},
-    "splits": {"type": int, "help": "number of random partitions, or draws"},
-    "repeats": {"type": int, "help": "number of random choices of rows for each size"},
-    "sizes": {"type": int, "nargs": "+", "help": "numbers of training rows"},
-    "max_rows": {"type": int, "help": "first rows to keep of every set (else 400 of large ones)"},
-    "steps": {"type": int, "help": "most L-BFGS steps of the methods with many parameters"},
+    "draws": {"type": count, "help": "number of draws of the data"},
+    "splits": {"type": count, "help": "number of random partitions, or draws"},
+    "repeats": {"type": count, "help": "number of random choices of rows for each size"},
+    "sizes": {"type": count, "nargs": "+", "action": "extend", "help": "numbers of training rows"},
+    "max_rows": {"type": count, "help": "first rows to keep of every set (else 400 of large ones)"},
+    "steps": {"type": count, "help": "most L-BFGS steps of the methods with many parameters"},
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a study; `arguments` are those of the command line."""
-    options = vars(parser().parse_args(arguments))
-    name = options.pop("name")
     try:
-        if name == "results":
-            print(f"Written: {results.write(**options)}")
-        else:
-            run(name, **options)
+        run_command(arguments)
     except StudyError as error:
         print(f"Error: {error}")
         return 2
@@ -39,9 +44,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def run_command(arguments: Sequence[str] | None, program: str = PROGRAM) -> None:
+    """
+    Run what a command line asks for.
+
+    :param program: How the user calls it, for help texts.
+    :raises StudyError: For a mistake in the arguments as well.
+    """
+    options = vars(parser(program).parse_args(arguments))
+    name = options.pop("name")
+    if name == "results":
+        print(f"Written: {results.write(**options)}")
+    else:
+        run(name, **options)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises where argparse's own would print how it is used, and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise StudyError(f"{message} (see {self.prog} --help)")
+
+
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """One subcommand per study, with its options, and one for the page of results."""
-    found = argparse.ArgumentParser(prog="python -m gpflow_cool.studies", description=__doc__)
+    found = Parser(prog=program, description="Run one of the paper's experiments, or continue it.")
     commands = found.add_subparsers(dest="name", required=True, metavar="NAME")
     for study in results.ALL:
         command = commands.add_parser(study.name, help=study.summary)

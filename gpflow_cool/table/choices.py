@@ -1,4 +1,4 @@
-"""The exact model or inducing points, and the mean over orders of the tasks where there is one."""
+"""What the estimator chooses: the kernel, the exact model or inducing points, an average."""
 
 import copy
 import warnings
@@ -11,15 +11,14 @@ from gpflow.kernels import Kernel, Stationary
 
 from .. import checks
 from ..chain.starting import half_median_distance
-from ..lowrank import DEFAULT_POINTS
 from ..lowrank.features import choose_inducing_points, linear_parts
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from ..models.sparse import SparseCoolMTGP
-from .costs import MAX_ROWS
+from .costs import default_inducing, inducing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
-"""What a model may have become after training."""
+"""A model after training and averaging."""
 
 
 def choose_model(
@@ -31,16 +30,16 @@ def choose_model(
     task_names: Sequence[str],
 ) -> CoolMTGP | SparseCoolMTGP:
     """
-    A model of the data, exact if there are up to 5000 rows or the kernel is linear.
+    A model of the data, not trained yet.
 
-    :param inducing: Number of inducing points, 0 for the exact model; None to decide by the rows,
-        and to say so in a warning where they are many.
+    :param inducing: Number of inducing points, 0 for the exact model. None decides by the number
+        of rows, with a warning where they are many.
     """
     X, _ = data
     points = num_inducing(len(X), kernel, inducing)
     if points == 0:
         return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
-    guess = copy.deepcopy(kernel)  # its lengthscales decide which rows tell of each other
+    guess = copy.deepcopy(kernel)  # its lengthscales decide which points are chosen
     if isinstance(guess, Stationary):
         guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
     Z = choose_inducing_points(X, guess, points)
@@ -48,31 +47,29 @@ def choose_model(
 
 
 def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
-    """How many inducing points; 0 for the exact model."""
+    """How many inducing points; 0 for the exact model. Warns where it decides for a user."""
     if inducing is not None:
         return checks.whole_number(inducing, "inducing")
-    if num_rows <= MAX_ROWS or linear_parts(kernel) is not None:
-        return 0
-    warnings.warn(
-        f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {DEFAULT_POINTS} inducing"
-        f" points, an approximation. Pass inducing={DEFAULT_POINTS} to say that this is meant, more"
-        " for more detail, or inducing=0 for the exact model, whose time grows with the cube of the"
-        " rows.",
-        stacklevel=4,
-    )
-    return DEFAULT_POINTS
+    points = default_inducing(num_rows, linear_parts(kernel) is not None)
+    if points:
+        warnings.warn(
+            f"{inducing_sentence(num_rows, points)} Pass inducing={points} to say that this is"
+            " meant, more for more detail, or inducing=0 for the exact model, whose time grows"
+            " with the cube of the rows.",
+            stacklevel=4,
+        )
+    return points
 
 
 def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
     """
-    A trained model averaged over orders of its tasks; with inducing points, missing targets or a
-    single task as it is.
+    A trained model, averaged over orders of its tasks. With inducing points, missing targets or a
+    single task it is returned as it is.
     """
-    if isinstance(model, SparseCoolMTGP) or model.observed is not None:
-        return model
-    if orders == 1 or model.num_tasks == 1:
-        return model
-    return model.average_over_orders(orders, seed=seed)
+    several = orders > 1 and model.num_tasks > 1
+    if several and isinstance(model, CoolMTGP) and model.observed is None:
+        return model.average_over_orders(orders, seed=seed)
+    return model
 
 
 # Kernels by name ----------------------------------------------------------------------------------
@@ -90,8 +87,8 @@ def make_kernel(kernel: str | Kernel, ard: bool, num_columns: int) -> Kernel:
     """
     A kernel to train: a new one by name, or a copy of the user's.
 
-    :param ard: Whether a kernel given by name has a lengthscale (a variance, if it is linear) for
-        each column.
+    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
+        column.
     """
     if isinstance(kernel, Kernel):
         if ard:

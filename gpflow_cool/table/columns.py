@@ -1,31 +1,29 @@
 """
-Columns: in units of their own standard deviations and back; data frames in, data frames out.
+Columns of a table: standardised and back again; data frames in, data frames out.
 
-Pandas is imported only where a frame is made, which takes one that came in.
+Pandas is imported only where a frame is made, and a frame is made only if one came in.
 """
 
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
-
-KINDS = ("array", "vector", "frame", "series")
-
 
 # Standardised columns -----------------------------------------------------------------------------
 
 
 class Scaling(NamedTuple):
-    r"""
-    What is taken off each column, and what it is then divided by: :math:`z = (x - c) / s`.
-    """
+    """What is subtracted from each column, and what it is then divided by: z = (x - c) / s."""
 
     centre: AnyNDArray
     """[P]."""
 
     scale: AnyNDArray
-    """[P], positive; infinite for a column that is not to be used, which makes it zero."""
+    """[P], positive; infinite for a column that is not used, which becomes zero."""
 
     @check_shapes("values: [M, P]", "return: [M, P]")
     def standardised(self, values: AnyNDArray) -> AnyNDArray:
@@ -47,22 +45,26 @@ class Scaling(NamedTuple):
 
         .. math:: \log p(y) = \log p(z) - \sum_t \log s_t
 
-        :param known: [M, P], which columns a row's density is of; None for all.
+        :param known: [M, P], the columns t that each row's density is of; None for all.
         """
         if known is None:
             return log_density - np.sum(np.log(self.scale))
         return log_density - known @ np.log(self.scale)
 
 
-def no_scaling(num_columns: int) -> Scaling:
-    """Leaves everything as it is."""
-    return Scaling(np.zeros(num_columns), np.ones(num_columns))
+@check_shapes("X: [N, D]", "Y: [N, T]")
+def scalings(X: AnyNDArray, Y: AnyNDArray, standardize: bool = True) -> tuple[Scaling, Scaling]:
+    """How inputs and targets are scaled; a constant input is not used."""
+    if standardize:
+        return standardising(X, constant_scale=np.inf), standardising(Y, constant_scale=1.0)
+    inputs, targets = (Scaling(np.zeros(A.shape[1]), np.ones(A.shape[1])) for A in (X, Y))
+    return inputs, targets
 
 
 @check_shapes("values: [N, P]")
 def standardising(values: AnyNDArray, constant_scale: float) -> Scaling:
     """
-    Makes means 0 and standard deviations 1, of the numbers that are not NaN.
+    The scaling to mean 0 and standard deviation 1; NaN is ignored.
 
     :param constant_scale: What to divide a constant column by.
     """
@@ -74,7 +76,7 @@ def standardising(values: AnyNDArray, constant_scale: float) -> Scaling:
 @check_shapes("values: [N, P]", "return: [P]")
 def constant_columns(values: AnyNDArray) -> AnyNDArray:
     """
-    Which columns do not vary by more than rounding, NaN left aside.
+    Which columns vary by no more than rounding; NaN is ignored.
 
     >>> constant_columns(np.array([[0.1, 1.0], [0.1, 2.0]])).tolist()
     [True, False]
@@ -83,10 +85,27 @@ def constant_columns(values: AnyNDArray) -> AnyNDArray:
     return np.asarray(np.nanmax(values, axis=0) - np.nanmin(values, axis=0) <= rounding)
 
 
-# Forms of the targets and of answers --------------------------------------------------------------
+def check_targets(Y: AnyNDArray, names: Sequence[str]) -> None:
+    """Raise if a target is NaN in every row; warn the caller's caller of constant targets."""
+    never = [name for name, y in zip(names, Y.T, strict=True) if np.isnan(y).all()]
+    if never:
+        raise ValueError(
+            f"Target {never[0]!r} is NaN in every row: one that was never observed cannot be"
+            " learnt. Leave it out."
+        )
+    constant = [name for name, c in zip(names, constant_columns(Y), strict=True) if c]
+    if constant:
+        warnings.warn(
+            f"Targets that never vary: {', '.join(constant)}. They are predicted to stay as they"
+            " are, with deviations that mean little: leave them out.",
+            stacklevel=3,
+        )
 
 
-class RowsLeftOut(NamedTuple):
+# The form of the targets, and answers in the same form --------------------------------------------
+
+
+class LeaveOneOutAnswer(NamedTuple):
     """Every training row predicted from all the others, in the user's units."""
 
     mean: Any
@@ -99,14 +118,14 @@ class RowsLeftOut(NamedTuple):
     """[N, T, T]."""
 
     log_density: Any
-    """[N], joint over the tasks of a row that are observed."""
+    """[N], joint over the observed tasks of a row."""
 
 
 class Imputed(NamedTuple):
     """Targets with the missing ones filled in, in the user's units."""
 
     completed: Any
-    """[N, T], what was observed as it is, and the means of what was not."""
+    """[N, T], observed targets as they are, and the means of missing ones."""
 
     std: Any
     """[N, T], standard deviations of the missing targets; zero for the others."""
@@ -115,8 +134,11 @@ class Imputed(NamedTuple):
     """[N, T, T], covariance of each row's missing targets; zero for the others."""
 
 
-class Layout(NamedTuple):
-    """The form of the targets."""
+FORMS = ("array", "vector", "frame", "series")
+
+
+class TargetForm(NamedTuple):
+    """The form in which the targets came, and in which answers are given."""
 
     kind: str
     """"array" [N, T], "vector" [N], "frame" or "series"."""
@@ -124,20 +146,22 @@ class Layout(NamedTuple):
     names: tuple[str, ...]
     """Names of the columns."""
 
+    @property
+    def is_pandas(self) -> bool:
+        return self.kind in ("frame", "series")
+
     def rows(self, values: AnyNDArray, index: Any = None) -> Any:
-        """One row a point: [M, T] in the form of the targets."""
-        if self.kind == "array":
-            return values
-        if self.kind == "vector":
-            return values[:, 0]
+        """One row per point, [M, T], in the form of the targets."""
+        if not self.is_pandas:
+            return values if self.kind == "array" else values[:, 0]
         import pandas as pd
 
         frame = pd.DataFrame(values, index=index, columns=list(self.names))
         return frame if self.kind == "frame" else frame.iloc[:, 0]
 
     def column(self, values: AnyNDArray, name: str, index: Any = None) -> Any:
-        """One number a point, [M]."""
-        if self.kind in ("array", "vector"):
+        """One number per point, [M]."""
+        if not self.is_pandas:
             return values
         import pandas as pd
 
@@ -145,43 +169,42 @@ class Layout(NamedTuple):
 
     def matrix(self, values: AnyNDArray) -> Any:
         """A matrix between tasks, [T, T]."""
-        if self.kind in ("array", "vector"):
+        if not self.is_pandas:
             return values
         import pandas as pd
 
         return pd.DataFrame(values, index=list(self.names), columns=list(self.names))
 
     def matrices(self, values: AnyNDArray, index: Any = None) -> Any:
-        """A matrix between tasks a point, [M, T, T]; in a frame, `.loc[row]` is one of them."""
-        if self.kind in ("array", "vector"):
+        """One matrix between tasks per point, [M, T, T]; of a frame, `.loc[row]` is one."""
+        if not self.is_pandas:
             return values
         import pandas as pd
 
+        names = list(self.names)
         labels = np.arange(len(values)) if index is None else index
-        pairs = [labels.repeat(len(self.names)), list(self.names) * len(values)]
+        pairs = [labels.repeat(len(names)), names * len(values)]
         rows = pd.MultiIndex.from_arrays(pairs, names=["row", "task"])
-        return pd.DataFrame(
-            values.reshape(-1, len(self.names)), index=rows, columns=list(self.names)
-        )
+        return pd.DataFrame(values.reshape(-1, len(names)), index=rows, columns=names)
 
 
-def layout_of(y: Any, values: AnyNDArray) -> Layout:
+def target_form(y: Any, values: AnyNDArray) -> TargetForm:
     """
-    The form that targets came in.
+    The form in which targets came.
 
     :param values: The same as an array, [N] or [N, T].
     """
     if is_frame(y):
-        return Layout("frame", tuple(str(name) for name in y.columns))
+        return TargetForm("frame", tuple(str(name) for name in y.columns))
     if is_series(y):
-        return Layout("series", ("y" if y.name is None else str(y.name),))
+        return TargetForm("series", ("y" if y.name is None else str(y.name),))
     if values.ndim == 1:
-        return Layout("vector", ("y",))
-    return Layout("array", tuple(f"task_{t}" for t in range(values.shape[1])))
+        return TargetForm("vector", ("y",))
+    return TargetForm("array", tuple(f"task_{t}" for t in range(values.shape[1])))
 
 
 def is_frame(value: Any) -> bool:
-    """Whether something is a data frame of pandas, which need not be installed to ask."""
+    """Whether something is a data frame; pandas need not be installed."""
     return hasattr(value, "iloc") and hasattr(value, "columns")
 
 
@@ -190,5 +213,22 @@ def is_series(value: Any) -> bool:
 
 
 def index_of(X: Any) -> Any:
-    """Labels of the rows of a frame or a series; None if it is neither."""
+    """Labels of the rows of a frame or a series; None for an array."""
     return X.index if is_frame(X) or is_series(X) else None
+
+
+# Rows in blocks ----------------------------------------------------------------------------------
+
+ROWS_AT_ONCE = 1000
+"""Predictions are computed for this many rows at a time, to bound the memory."""
+
+
+def in_blocks(
+    function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
+) -> list[AnyNDArray]:
+    """Results of a function of rows, computed for `ROWS_AT_ONCE` of them at a time."""
+    blocks = [
+        function(*(tf.constant(part[n : n + ROWS_AT_ONCE]) for part in parts), **options)
+        for n in range(0, len(parts[0]), ROWS_AT_ONCE)
+    ]
+    return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]

@@ -1,21 +1,23 @@
-"""What a fit will cost, told before it starts; nothing here needs TensorFlow."""
+"""What is decided by the number of rows, and what a fit will cost; without TensorFlow."""
 
 import time
 from typing import NamedTuple
 
 import numpy as np
 
+from ..lowrank import DEFAULT_POINTS
+
 MAX_ROWS = 5000
-"""The exact model takes more rows than these only on request, since time grows with their cube."""
+"""Beyond this many rows the exact model is used only on request: time grows with their cube."""
 
 DEFAULT_ORDERS = 8
-"""Orders of the tasks over which C and Sigma are averaged: each costs no eigendecomposition."""
+"""Orders of the tasks over which C and Sigma are averaged; none costs an eigendecomposition."""
 
-PROBE = 400
+PROBE_ROWS = 400
 """Rows of the matrix whose eigendecomposition is timed."""
 
-REPETITIONS = 4
-"""How often it is; the fastest counts."""
+PROBE_REPETITIONS = 4
+"""How often it is timed; the fastest counts."""
 
 EVALUATIONS = 15
 """Eigendecompositions of a fit, its posterior included."""
@@ -24,8 +26,25 @@ MATRICES = 14
 """Matrices of N x N numbers in memory at the peak: 7 to 14 were measured."""
 
 
+def default_inducing(num_rows: int, linear: bool) -> int:
+    """
+    Number of inducing points where the user gives none; 0 for the exact model.
+
+    :param linear: Whether the kernel is linear, so that the exact model is cheap for any rows.
+    """
+    return 0 if linear or num_rows <= MAX_ROWS else DEFAULT_POINTS
+
+
+def inducing_sentence(num_rows: int, points: int) -> str:
+    """What :func:`default_inducing` has decided, where rows are many."""
+    return (
+        f"{num_rows} rows are more than {MAX_ROWS}: they are seen through {points} inducing points,"
+        " an approximation."
+    )
+
+
 class Cost(NamedTuple):
-    """Of one fit."""
+    """Cost of one fit."""
 
     seconds: float
     gigabytes: float
@@ -44,16 +63,16 @@ def fit_cost(num_rows: int, attempts: int = 1) -> Cost:
 
     :param attempts: How many times it trains.
     """
-    growth = (num_rows / PROBE) ** 3
-    seconds = time_once() * growth * EVALUATIONS * attempts
+    growth = (num_rows / PROBE_ROWS) ** 3
+    seconds = probe_seconds() * growth * EVALUATIONS * attempts
     return Cost(seconds, MATRICES * 8e-9 * num_rows**2)
 
 
-def time_once() -> float:
-    """Seconds of an eigendecomposition of `PROBE` rows, when nothing else is in its way."""
-    K = 0.1 + np.diag(np.linspace(1.0, 2.0, PROBE))
+def probe_seconds() -> float:
+    """Seconds of an eigendecomposition of `PROBE_ROWS` rows on an idle machine."""
+    K = 0.1 + np.diag(np.linspace(1.0, 2.0, PROBE_ROWS))
     seconds = []
-    for _ in range(REPETITIONS):
+    for _ in range(PROBE_REPETITIONS):
         started = time.perf_counter()
         np.linalg.eigh(K)
         seconds.append(time.perf_counter() - started)

@@ -1,9 +1,8 @@
-"""The model as a scikit-learn estimator: tables in, predictions in the user's units out."""
+"""The model as a scikit-learn estimator: tables go in, predictions in the user's units come out."""
 
 import copy
 import os
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -26,26 +25,23 @@ except ImportError as error:
 from .. import checks
 from ..linalg import correlation_from_covariance
 from ..metrics import known_log_densities
-from ..saving.models import Document, Given, Saveable, document_of, restore, saveable
+from ..saving.models import Document, Given, Saveable, document_of, plain, restore, saveable
 from ..saving.modules import Reader, Writer
 from .choices import Model, average_where_possible, choose_model, make_kernel
 from .columns import (
-    KINDS,
+    FORMS,
     Imputed,
-    Layout,
-    RowsLeftOut,
+    LeaveOneOutAnswer,
     Scaling,
-    constant_columns,
+    TargetForm,
+    check_targets,
+    in_blocks,
     index_of,
     is_frame,
-    layout_of,
-    no_scaling,
-    standardising,
+    scalings,
+    target_form,
 )
 from .costs import DEFAULT_ORDERS
-
-ROWS_AT_ONCE = 1000
-"""Predictions are computed for so many rows at a time, which bounds the memory."""
 
 
 @saveable
@@ -62,35 +58,34 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     >>> np.abs(mean - [[np.sin(1), 100 + 20 * np.cos(1)]]).max() < 0.1
     True
 
-    Everything that goes in and out is in the user's units: with `standardize`, inputs and targets
-    are centred and divided by their standard deviations inside, where kernel and parameters live.
-    If y is a data frame, so are the answers, with its column names. A target may be missing at some
-    rows: NaN in y; :meth:`impute` fills it in.
+    All inputs and outputs are in the user's units. With `standardize`, the model inside sees inputs
+    and targets that are centred and divided by their standard deviations. If y is a data frame, so
+    are the answers, with its column names. Targets may be missing (NaN): :meth:`impute` fills them.
 
     :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
         any GPflow kernel over the columns of X, which is copied.
-    :param ard: Whether a kernel given by name has a lengthscale (a variance, if it is linear) for
-        each column of X.
+    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
+        column of X.
     :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
-    :param standardize: Whether inputs and targets are standardised inside. A column of X that is
-        constant is then not used.
+    :param standardize: Whether to standardise inputs and targets. Constant columns of X are then
+        not used.
     :param inducing: Number of inducing points through which the rows are seen, see
         :class:`~gpflow_cool.SparseCoolMTGP`; 0 for the exact model. By default 300 if there are
         more than 5000 rows and the kernel is not linear, with a warning, else 0.
     :param orders: Over how many orders of the targets C and Sigma are averaged after training, see
-        :meth:`gpflow_cool.CoolMTGP.average_over_orders`: on most data, held-out rows get higher
-        densities that way (docs/results.md). `model_` is then the exact model at these averages.
-        1 keeps the targets' own order, and as `model_` the chain that was trained, with its `b`
-        and `sigma2`. With one target, missing targets or inducing points it is always so.
-    :param restarts: How many times to train again from random parameters; the best wins.
-    :param random_state: Seed, or generator, of the restarts, of the draws of missing targets, and
-        of the orders, which are those of seed 0 by default.
+        :meth:`gpflow_cool.CoolMTGP.average_over_orders`. On most data this raises the densities of
+        held-out rows (docs/results.md). `model_` is then the exact model at these averages.
+        With orders=1, one target, missing targets or inducing points, nothing is averaged, and
+        `model_` is the chain that was trained, with its `b` and `sigma2`.
+    :param restarts: How many times to train again from random parameters; the best fit is kept.
+    :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
+        the orders (None: those of seed 0).
     :param verbose: 1 for a progress bar.
 
-    After `fit`: `model_` (the KroneckerMTGP; CoolMTGP or SparseCoolMTGP where nothing is averaged;
-    in standardised units), `history_` (of training, in the targets' own order), `target_names_`,
-    `task_covariance_`, `noise_covariance_`, `task_correlation_`, `noise_correlation_` (between the
-    targets, in the user's units), `leave_one_out_`.
+    After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
+    SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
+    `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
+    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`.
     """
 
     def __init__(
@@ -128,7 +123,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
 
         :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
-        :param tensorboard: Folder to write the training to.
+        :param tensorboard: Folder to log training to.
         """
         checks.whole_number(self.restarts, "restarts")
         checks.positive_integer(self.orders, "orders")
@@ -136,21 +131,20 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
         X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
         check_consistent_length(X, values)
-        layout = layout_of(y, values)
+        form = target_form(y, values)
         Y = values.reshape(len(X), -1)
-        check_observed(Y, layout.names)
-        self._learn_scales(X, Y, layout)
-        data = self._inputs.standardised(X), self._targets.standardised(Y)
+        check_targets(Y, form.names)
+        self._inputs, self._targets = scalings(X, Y, self.standardize)
         model = choose_model(
-            data,
+            (self._inputs.standardised(X), self._targets.standardised(Y)),
             make_kernel(self.kernel, self.ard, X.shape[1]),
             inducing=self.inducing,
             learning=self.learning,
-            task_names=layout.names,
+            task_names=form.names,
         )
         random = self.restarts or model.observed is not None
-        seed = int(check_random_state(self.random_state).randint(2**31)) if random else None
-        which = seed_of_orders(self.random_state)
+        seed = drawn_seed(self.random_state) if random else None
+        order_seed = seed_of_orders(self.random_state)
         self.history_ = model.fit(
             callbacks=callbacks,
             restarts=self.restarts,
@@ -158,35 +152,21 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        return self._settle(average_where_possible(model, self.orders, which), layout)
+        return self._set_model(average_where_possible(model, self.orders, order_seed), form)
 
-    def _learn_scales(self, X: AnyNDArray, Y: AnyNDArray, layout: Layout) -> None:
-        """How to standardise; warns of targets that never vary."""
-        self._inputs, self._targets = no_scaling(X.shape[1]), no_scaling(Y.shape[1])
-        if self.standardize:
-            self._inputs = standardising(X, constant_scale=np.inf)
-            self._targets = standardising(Y, constant_scale=1.0)
-        still = [n for n, c in zip(layout.names, constant_columns(Y), strict=True) if c]
-        if still:
-            warnings.warn(
-                f"Targets that never vary: {', '.join(still)}. They are predicted to stay as they"
-                " are, with deviations that mean little: leave them out.",
-                stacklevel=3,
-            )
-
-    def _settle(self, model: Model, layout: Layout) -> Self:
-        """Keep what predictions need of a trained model."""
+    def _set_model(self, model: Model, form: TargetForm) -> Self:
+        """Set the attributes that a trained model gives."""
         self.model_ = model
         self.posterior_ = model.posterior()
-        self._layout = layout
-        self.target_names_ = layout.names
+        self._form = form
+        self.target_names_ = form.names
         solution = self.posterior_.solution()
         P, d = solution.P.numpy(), solution.d.numpy()
         for name, S in [("task", (P * d) @ P.T), ("noise", P @ P.T)]:
             S = self._targets.covariance(S)
             R = correlation_from_covariance(tf.constant(S)).numpy()
-            setattr(self, f"{name}_covariance_", layout.matrix(S))
-            setattr(self, f"{name}_correlation_", layout.matrix(R))
+            setattr(self, f"{name}_covariance_", form.matrix(S))
+            setattr(self, f"{name}_correlation_", form.matrix(R))
         return self
 
     # Predictions ---------------------------------------------------------------------------------
@@ -204,13 +184,13 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
 
         :param return_std: Also return standard deviations, [M, T].
         :param return_cov: Also return the covariance between the targets of each row, [M, T, T].
-        :param include_noise: Whether deviations and covariances are those of new observations, or
-            of the functions without noise.
-        :return: Means, or a tuple of means, deviations, covariances: those that were asked for.
+        :param include_noise: Whether deviations and covariances are of new observations, or of the
+            functions without noise.
+        :return: Means, or a tuple of means and what else was asked for.
         """
         index, Z = index_of(X), self._standardised_inputs(X)
         predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
-        mean, cov = self._in_blocks(predict, [Z], full_output_cov=return_cov)
+        mean, cov = in_blocks(predict, [Z], full_output_cov=return_cov)
         return self._answer(mean, cov, index, return_std, return_cov)
 
     def predict_given(
@@ -229,33 +209,28 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         :return: As :meth:`predict`; with noise, a known target keeps its value, with deviation 0.
         """
         index, Z = index_of(X), self._standardised_inputs(X)
-        known = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+        known = self._targets.standardised(self._values(y, len(Z)))
 
         def predict(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
             mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)
             return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
 
-        mean, cov = self._in_blocks(predict, [Z, known], full_output_cov=return_cov)
+        mean, cov = in_blocks(predict, [Z, known], full_output_cov=return_cov)
         return self._answer(mean, cov, index, return_std, return_cov)
 
     def sample_y(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: Any = 0,
-        *,
-        include_noise: bool = True,
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
     ) -> AnyNDArray:
         """
         Draw from the posterior, correlated over rows and targets.
 
-        :param random_state: Seed, or generator; None for other draws each time.
-        :param include_noise: Whether observations are drawn, or functions.
+        :param random_state: Seed or generator; None for other draws each time.
+        :param include_noise: Whether to draw observations, or functions without noise.
         :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
         """
         Z = self._standardised_inputs(X)
         count = checks.positive_integer(n_samples, "n_samples")
-        seed = int(check_random_state(random_state).randint(2**31))
+        seed = drawn_seed(random_state)
 
         @tf.function(autograph=False)
         def draw() -> tf.Tensor:
@@ -264,41 +239,36 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
                 Z, count, full_cov=True, full_output_cov=True, noise=include_noise
             )
 
-        draws = draw().numpy() * self._targets.scale + self._targets.centre  # [S, M, T]
-        draws = np.moveaxis(draws, 0, -1)
-        return draws[:, 0] if self._layout.kind in ("vector", "series") else draws
+        draws = np.moveaxis(draw().numpy() * self._targets.scale + self._targets.centre, 0, -1)
+        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
 
     def log_density(self, X: Any, y: Any) -> Any:
         """
         Log density of the targets of each row, joint over them, [M]: the higher the better.
 
-        Where targets are NaN it is that of the others of the row.
+        Targets that are NaN are left out of their row's density.
         """
         index, Z = index_of(X), self._standardised_inputs(X)
-        Y = self._standardised_targets(y, len(Z), ensure_all_finite="allow-nan")
+        Y = self._targets.standardised(self._values(y, len(Z)))
         known = ~np.isnan(Y)
-        if not known.all():
-            mean, cov = self._in_blocks(self.posterior_.predict_y, [Z], full_output_cov=True)
-            density = self._targets.log_density(known_log_densities(Y, mean, cov), known)
-            return self._layout.column(density, "log_density", index)
 
-        def score(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
-            return (self.posterior_.predict_log_density(Z, Y, full_output_cov=full_output_cov),)
+        def score(Z: AnyNDArray, Y: AnyNDArray) -> Any:
+            if known.all():
+                return (self.posterior_.predict_log_density(Z, Y, full_output_cov=True),)
+            predicted = self.posterior_.predict_y(Z, full_output_cov=True)
+            return (tf.constant(known_log_densities(Y, *predicted)),)
 
-        (log_density,) = self._in_blocks(score, [Z, Y], full_output_cov=True)
-        return self._layout.column(self._targets.log_density(log_density), "log_density", index)
+        (density,) = in_blocks(score, [Z, Y])
+        return self._form.column(self._targets.log_density(density, known), "log_density", index)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """
-        Coefficient of determination, R^2, mean over the targets; where y is NaN it is left aside.
-        """
+        """Coefficient of determination R^2, averaged over the targets; NaN in y is ignored."""
         mean = np.asarray(self.predict(X))
-        Y = self._values(y, len(mean), ensure_all_finite="allow-nan")
-        columns = zip(Y.T, mean.reshape(Y.shape).T, ~np.isnan(Y.T), strict=True)
-        weight = None if sample_weight is None else np.asarray(sample_weight)
+        Y = self._values(y, len(mean))
+        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight)
         scores = [
-            r2_score(y[known], m[known], sample_weight=None if weight is None else weight[known])
-            for y, m, known in columns
+            r2_score(y[known], m[known], sample_weight=weight[known])
+            for y, m, known in zip(Y.T, mean.reshape(Y.shape).T, ~np.isnan(Y.T), strict=True)
         ]
         return float(np.mean(scores))
 
@@ -307,14 +277,13 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         Fill in what is missing of the targets that the estimator was fitted to.
 
         Missing targets are predicted from all that was observed, in their own row and in the
-        others. For rows that were not in the fit there is :meth:`predict_given`.
+        others. For rows that were not in the fit, use :meth:`predict_given`.
 
-        :param y: The targets of the fit, [N, T], NaN where one is missing; a frame, for a frame
-            with its index.
+        :param y: The targets of the fit, [N, T], NaN where one is missing. The index of a frame is
+            kept.
         """
-        check_is_fitted(self, "model_")
         _, trained = self.training_data()
-        Y = self._values(y, len(trained), ensure_all_finite="allow-nan")
+        Y = self._values(y, len(trained))
         Z = self._targets.standardised(Y), self._targets.standardised(trained)
         other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)
         if other.any():
@@ -326,22 +295,19 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         filled, index = self.model_.impute(), index_of(y)
         mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
         completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
-        return Imputed(self._layout.rows(completed, index), std, cov)
+        return Imputed(self._form.rows(completed, index), std, cov)
 
     @property
-    def leave_one_out_(self) -> RowsLeftOut:
+    def leave_one_out_(self) -> LeaveOneOutAnswer:
         """Every training row predicted from all the others, in closed form, without a refit."""
         check_is_fitted(self, "model_")
         rows = self.model_.leave_one_out()
         mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
         density = self._targets.log_density(rows.log_density.numpy(), self.model_.observed)
-        return RowsLeftOut(mean, std, cov, self._layout.column(density, "log_density"))
+        return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density"))
 
     def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
-        """
-        Inputs [N, D] and targets [N, T] of the fit, in the user's units; constant inputs included,
-        and NaN where a target is missing.
-        """
+        """Inputs [N, D] and targets [N, T] of the fit, in the user's units; NaN where missing."""
         check_is_fitted(self, "model_")
         X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
         scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
@@ -351,14 +317,11 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         check_is_fitted(self, "model_")
         return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
 
-    def _standardised_targets(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
-        return self._targets.standardised(self._values(y, num_rows, **options))
-
-    def _values(self, y: Any, num_rows: int, **options: Any) -> AnyNDArray:
-        """[M, T], targets in the order of the fit."""
+    def _values(self, y: Any, num_rows: int) -> AnyNDArray:
+        """[M, T], targets in the order of the fit; NaN is allowed."""
         if is_frame(y) and set(map(str, y.columns)) == set(self.target_names_):
             y = y.set_axis(list(map(str, y.columns)), axis=1)[list(self.target_names_)]
-        Y = check_array(y, dtype=np.float64, ensure_2d=False, **options)
+        Y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan")
         Y = Y[:, None] if Y.ndim == 1 else Y
         if Y.shape != (num_rows, len(self.target_names_)):
             raise ValueError(
@@ -367,27 +330,17 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             )
         return Y
 
-    def _in_blocks(
-        self, function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
-    ) -> list[AnyNDArray]:
-        """Results of a function of rows, computed for some of them at a time."""
-        blocks = [
-            function(*(tf.constant(part[n : n + ROWS_AT_ONCE]) for part in parts), **options)
-            for n in range(0, len(parts[0]), ROWS_AT_ONCE)
-        ]
-        return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]
-
     def _answer(
         self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
     ) -> Any:
-        """What was asked for, in the user's units and form; `cov` is [M, T] or [M, T, T]."""
+        """What was asked for, in the user's units and form; `cov` may be variances [M, T]."""
         variance = np.diagonal(cov, axis1=1, axis2=2) if cov.ndim == 3 else cov
         std = np.sqrt(np.maximum(variance, 0.0)) * self._targets.scale
-        answer = [self._layout.rows(self._targets.mean(mean), index)]
+        answer = [self._form.rows(self._targets.mean(mean), index)]
         if return_std:
-            answer.append(self._layout.rows(std, index))
+            answer.append(self._form.rows(std, index))
         if return_cov:
-            answer.append(self._layout.matrices(self._targets.covariance(cov), index))
+            answer.append(self._form.matrices(self._targets.covariance(cov), index))
         return answer[0] if len(answer) == 1 else tuple(answer)
 
     # Saving --------------------------------------------------------------------------------------
@@ -395,14 +348,14 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     def to_document(self, writer: Writer) -> dict[str, Any]:
         """The estimator as plain data; `random_state` is kept if it is a number."""
         check_is_fitted(self, "model_")
-        settings = {k: v for k, v in self.get_params(deep=False).items() if k != "kernel"}
-        settings = {key: plain(value) for key, value in settings.items()}
+        settings = self.get_params(deep=False)
+        del settings["kernel"]
         names = getattr(self, "feature_names_in_", None)
         return {
-            "settings": settings,
+            "settings": {key: plain(value) for key, value in settings.items()},
             "kernel": self.kernel if isinstance(self.kernel, str) else None,
             "input_names": None if names is None else [str(name) for name in names],
-            "layout": [self._layout.kind, list(self._layout.names)],
+            "layout": [self._form.kind, list(self._form.names)],
             "inputs": [writer.array("input_scaling", part) for part in self._inputs],
             "targets": [writer.array("target_scaling", part) for part in self._targets],
             "model": document_of(self.model_, writer),
@@ -411,20 +364,20 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     @classmethod
     def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
         model = restore(saved["model"], reader, {**given, "mean_function": None})
-        named = saved["kernel"]
-        settings = {key: saved["settings"][key] for key in saved["settings"]}
-        estimator = cls(copy.deepcopy(model.kernel) if named is None else str(named), **settings)
+        kernel = copy.deepcopy(model.kernel) if saved["kernel"] is None else str(saved["kernel"])
+        estimator = cls(kernel, **saved["settings"])
         estimator._inputs = Scaling(*(reader.array(name) for name in saved["inputs"]))
         estimator._targets = Scaling(*(reader.array(name) for name in saved["targets"]))
         estimator.n_features_in_ = len(estimator._inputs.centre)
         if saved["input_names"] is not None:
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
         kind, names = saved["layout"]
-        return estimator._settle(model, Layout(checks.option(kind, "layout", KINDS), tuple(names)))
+        kind = checks.option(kind, "layout", FORMS)
+        return estimator._set_model(model, TargetForm(kind, tuple(names)))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        state.pop("posterior_", None)  # N x N, and made anew in no time
+        state.pop("posterior_", None)  # N x N, and quickly made again
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -433,27 +386,13 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             self.posterior_ = self.model_.posterior()
 
 
+def drawn_seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(2**31))
+
+
 def seed_of_orders(random_state: Any) -> int:
-    """A seed as it is, 0 for None, and one that is drawn for a generator."""
-    generator = check_random_state(random_state)
-    if random_state is None:
-        return 0
-    drawn = not isinstance(random_state, Integral)
-    return int(generator.randint(2**31) if drawn else random_state)
-
-
-def check_observed(Y: AnyNDArray, names: Sequence[str]) -> None:
-    """Raise if a target is NaN in every row."""
-    never = [name for name, y in zip(names, Y.T, strict=True) if np.isnan(y).all()]
-    if never:
-        raise ValueError(
-            f"Target {never[0]!r} is NaN in every row: one that was never observed cannot be"
-            " learnt. Leave it out."
-        )
-
-
-def plain(value: Any) -> Any:
-    """A setting as JSON; None for what has no such form, a generator of random numbers."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return value if isinstance(value, bool | int | float | str) else None
+    """0 for None, a seed as it is, and for a generator a seed drawn from it."""
+    check_random_state(random_state)
+    if random_state is None or isinstance(random_state, Integral):
+        return int(random_state or 0)
+    return drawn_seed(random_state)

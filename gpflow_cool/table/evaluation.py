@@ -1,14 +1,15 @@
 """
-Does the coupling pay? Cross-validation of Cool-MTGP beside models that do not couple so much.
+Does the coupling pay? Cross-validation of Cool-MTGP beside models that couple the tasks less.
 
 All methods see the same folds, the same kernel and the same standardised columns; scores are in the
-user's units. Where targets are missing (NaN), scores are of those that are there.
+user's units. Missing targets (NaN) are left out of the scores.
 """
 
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from ..models.competitors import IndependentGPs
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from .choices import average_where_possible
-from .columns import standardising
+from .columns import scalings
 from .costs import DEFAULT_ORDERS
 
 COOL, INDEPENDENT, STD_MT = "Cool-MTGP", "independent GPs", "Std-MT"
@@ -30,8 +31,8 @@ MAX_RANK = 2
 """Rank of Std-MT where there are that many tasks."""
 
 
-class Scores(NamedTuple):
-    """Of one method, over all held-out rows."""
+class MethodScores(NamedTuple):
+    """Scores of one method, over all held-out rows."""
 
     rmse: AnyNDArray
     """[T], in the user's units."""
@@ -40,17 +41,17 @@ class Scores(NamedTuple):
     """Error relative to predicting the training mean, averaged over tasks."""
 
     joint_nlpd: float
-    """Negative log density of a row, joint over its tasks."""
+    """Negative log density per row, joint over its tasks."""
 
     nlpd_rows: AnyNDArray
     """[N], the same of each row; NaN for a row with no target."""
 
     seconds: float
-    """Of all its fits and predictions."""
+    """Time of all fits and predictions."""
 
 
-class Difference(NamedTuple):
-    """How much lower the joint NLPD of a row is than with another method, and how sure that is."""
+class Gain(NamedTuple):
+    """How much lower the joint NLPD per row is than with another method, and how sure that is."""
 
     mean: float
     standard_error: float
@@ -58,7 +59,7 @@ class Difference(NamedTuple):
     @property
     def verdict(self) -> str:
         """
-        >>> Difference(0.5, 0.1).verdict, Difference(0.1, 0.1).verdict
+        >>> Gain(0.5, 0.1).verdict, Gain(0.1, 0.1).verdict
         ('better', 'no clear difference')
         """
         if abs(self.mean) <= 2.0 * self.standard_error:
@@ -66,15 +67,17 @@ class Difference(NamedTuple):
         return "better" if self.mean > 0 else "worse"
 
 
-def methods(num_tasks: int, learning: str) -> dict[str, Callable[[RegressionData, Kernel], Any]]:
-    """What is compared."""
+Maker = Callable[[RegressionData, Kernel], Any]
+"""Makes a model of data, not trained yet."""
+
+
+def compared_methods(num_tasks: int, learning: str) -> dict[str, Maker]:
+    """The models that are compared, by name."""
     rank = min(MAX_RANK, num_tasks)
     return {
-        COOL: lambda data, kernel: CoolMTGP(data, kernel, learning=learning),
+        COOL: partial(CoolMTGP, learning=learning),
         INDEPENDENT: IndependentGPs,
-        f"{STD_MT}, rank {rank}": lambda data, kernel: KroneckerMTGP.std_mt(
-            data, kernel, rank=rank
-        ),
+        f"{STD_MT}, rank {rank}": partial(KroneckerMTGP.std_mt, rank=rank),
     }
 
 
@@ -88,54 +91,49 @@ def cross_validate(
     learning: str = "hierarchical",
     seed: int = 0,
     progress: Callable[[str], object] = lambda name: None,
-) -> dict[str, Scores]:
+) -> dict[str, MethodScores]:
     """
     Scores of every method, by its name.
 
     :param kernel: Copied for every fit; sees standardised inputs.
-    :param folds: In how many parts the rows are split, at random.
+    :param folds: Number of parts into which the rows are split at random.
     :param progress: Called with the name of a method after each of its fits.
     """
     check_folds(folds, len(X))
-    check_known(Y, list(map(str, range(Y.shape[1]))), folds, seed)
-    compared = methods(Y.shape[1], learning)
-    mean = {name: np.empty_like(Y) for name in compared}
-    nlpd = {name: np.empty(len(Y)) for name in compared}
-    seconds = dict.fromkeys(compared, 0.0)
-    for train, test in split(len(X), folds, seed):
-        for name, make in compared.items():
+    check_trainable(Y, list(map(str, range(Y.shape[1]))), folds, seed)
+    methods = compared_methods(Y.shape[1], learning)
+    mean = {name: np.empty_like(Y) for name in methods}
+    nlpd = {name: np.empty(len(Y)) for name in methods}
+    seconds = dict.fromkeys(methods, 0.0)
+    baseline = np.empty_like(Y)  # the prediction that knows only the mean of the training rows
+    for train, test in split_rows(len(X), folds, seed):
+        baseline[test] = np.nanmean(Y[train], axis=0)
+        for name, make in methods.items():
             started = time.perf_counter()
-            parts = held_out(X, Y, train, test, make, copy.deepcopy(kernel))
+            parts = predict_held_out(X, Y, train, test, make, copy.deepcopy(kernel))
             mean[name][test], nlpd[name][test] = parts
             seconds[name] += time.perf_counter() - started
             progress(name)
-    errors = {name: known_rmse(Y, mean[name]) for name in compared}
-    base = known_rmse(Y, training_means(Y, folds, seed))
+    errors = {name: rmse_of_known(Y, mean[name]) for name in methods}
     return {
-        name: Scores(
+        name: MethodScores(
             rmse=errors[name],
-            arrmse=float(np.mean(errors[name] / base)),
+            arrmse=float(np.mean(errors[name] / rmse_of_known(Y, baseline))),
             joint_nlpd=float(np.nanmean(nlpd[name])),
             nlpd_rows=nlpd[name],
             seconds=seconds[name],
         )
-        for name in compared
+        for name in methods
     }
 
 
-def held_out(
-    X: AnyNDArray,
-    Y: AnyNDArray,
-    train: AnyNDArray,
-    test: AnyNDArray,
-    make: Callable[[RegressionData, Kernel], Any],
-    kernel: Kernel,
+def predict_held_out(
+    X: AnyNDArray, Y: AnyNDArray, train: AnyNDArray, test: AnyNDArray, make: Maker, kernel: Kernel
 ) -> tuple[AnyNDArray, AnyNDArray]:
     """Mean [M, T] and joint NLPD [M] of the test rows, from a model of the training rows."""
-    inputs = standardising(X[train], constant_scale=np.inf)
-    targets = standardising(Y[train], constant_scale=1.0)
+    inputs, targets = scalings(X[train], Y[train])
     model = make((inputs.standardised(X[train]), targets.standardised(Y[train])), kernel)
-    train_somehow(model)
+    fit_or_restart(model)
     if isinstance(model, CoolMTGP):  # as the estimator does
         model = average_where_possible(model, DEFAULT_ORDERS, seed=0)
     predicted = model.predict_y(inputs.standardised(X[test]), full_output_cov=True)
@@ -146,13 +144,13 @@ def held_out(
 
 
 @check_shapes("Y: [N, T]", "mean: [N, T]", "return: [T]")
-def known_rmse(Y: AnyNDArray, mean: AnyNDArray) -> AnyNDArray:
-    """Root mean square error of each task, over the targets that are not NaN."""
+def rmse_of_known(Y: AnyNDArray, mean: AnyNDArray) -> AnyNDArray:
+    """Root mean square error of each task; NaN in Y is ignored."""
     return np.sqrt(np.nanmean((Y - mean) ** 2, axis=0))
 
 
-def train_somehow(model: Any) -> None:
-    """Train; where that fails, again from elsewhere, and else with the best parameters seen."""
+def fit_or_restart(model: Any) -> None:
+    """Train; if that fails, train with restarts; if all fail, keep the best parameters seen."""
     try:
         model.fit(verbose=0, seed=0)
     except RuntimeError:
@@ -160,11 +158,11 @@ def train_somehow(model: Any) -> None:
             model.fit(verbose=0, restarts=3, seed=0)
 
 
-def difference(scores: dict[str, Scores], other: str) -> Difference:
-    """Cool-MTGP against another method, row by row."""
-    gain = scores[other].nlpd_rows - scores[COOL].nlpd_rows
+def gain_over(other: MethodScores, cool: MethodScores) -> Gain:
+    """What Cool-MTGP gains in joint NLPD over another method, row by row."""
+    gain = other.nlpd_rows - cool.nlpd_rows
     gain = gain[~np.isnan(gain)]
-    return Difference(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
+    return Gain(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
 
 
 def check_folds(folds: Any, num_rows: int) -> None:
@@ -177,10 +175,10 @@ def check_folds(folds: Any, num_rows: int) -> None:
         )
 
 
-def check_known(Y: AnyNDArray, names: Sequence[str], folds: int, seed: int) -> None:
+def check_trainable(Y: AnyNDArray, names: Sequence[str], folds: int, seed: int) -> None:
     """Raise if a fold leaves a target without numbers to train on."""
     known = ~np.isnan(Y)
-    for train, _ in split(len(Y), folds, seed):
+    for train, _ in split_rows(len(Y), folds, seed):
         for t in np.flatnonzero(~known[train].any(axis=0)):
             raise ValueError(
                 f"Target {names[t]!r} has {known[:, t].sum()} known rows, and none to train on in"
@@ -188,43 +186,22 @@ def check_known(Y: AnyNDArray, names: Sequence[str], folds: int, seed: int) -> N
             )
 
 
-def split(num_rows: int, folds: int, seed: int) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
+def split_rows(num_rows: int, folds: int, seed: int) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
     """Training and test rows of every fold."""
     order = np.random.default_rng(seed).permutation(num_rows)
     for test in np.array_split(order, folds):
         yield np.setdiff1d(order, test), np.sort(test)
 
 
-def training_means(Y: AnyNDArray, folds: int, seed: int) -> AnyNDArray:
-    """[N, T], the prediction that knows only the mean of the training rows."""
-    means = np.empty_like(Y)
-    for train, test in split(len(Y), folds, seed):
-        means[test] = np.nanmean(Y[train], axis=0)
-    return means
+# What was found -----------------------------------------------------------------------------------
 
 
-def table(scores: dict[str, Scores], names: Sequence[str]) -> list[str]:
-    """Lines of text that compare the methods."""
-    width = max(map(len, scores))
-    columns = [*(f"RMSE {name}" for name in names), "aRRMSE", "joint NLPD", "seconds"]
-    widths = [max(10, len(column)) for column in columns]
-    head = "  ".join(column.rjust(w) for column, w in zip(columns, widths, strict=True))
-    lines = [f"{'':{width}}  {head}"]
-    for name, score in scores.items():
-        cells = [f"{value:.4g}" for value in score.rmse]
-        cells += [f"{score.arrmse:.3f}", f"{score.joint_nlpd:.3f}", f"{score.seconds:.1f}"]
-        row = "  ".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))
-        lines.append(f"{name:{width}}  {row}")
-    return lines
-
-
-def summary(
-    scores: dict[str, Scores], targets: Sequence[str], num_rows: int, folds: int
-) -> tuple[dict[str, Any], list[str]]:
-    """What a comparison has found, as JSON and as text."""
-    against = {name: difference(scores, name) for name in scores}
-    del against[COOL]
-    result = {
+def comparison(
+    scores: dict[str, MethodScores], targets: Sequence[str], num_rows: int, folds: int
+) -> dict[str, Any]:
+    """What a comparison has found, as JSON."""
+    gains = {name: gain_over(score, scores[COOL]) for name, score in scores.items() if name != COOL}
+    return {
         "rows": num_rows,
         "folds": folds,
         "scores": {
@@ -237,15 +214,31 @@ def summary(
             for name, score in scores.items()
         },
         "gain_in_joint_nlpd": {
-            name: {"mean": d.mean, "standard_error": d.standard_error, "verdict": d.verdict}
-            for name, d in against.items()
+            name: {**gain._asdict(), "verdict": gain.verdict} for name, gain in gains.items()
         },
     }
-    lines = [f"{num_rows} rows, {folds} folds", "", *table(scores, targets), ""]
-    lines += [
-        f"Cool-MTGP against {name}: {d.verdict}, joint NLPD a row"
-        f" {'lower' if d.mean >= 0 else 'higher'} by {abs(d.mean):.3f}"
-        f" (standard error {d.standard_error:.3f})"
-        for name, d in against.items()
+
+
+def comparison_lines(found: dict[str, Any]) -> list[str]:
+    """The same as text."""
+    lines = [f"{found['rows']} rows, {found['folds']} folds", "", *score_table(found["scores"]), ""]
+    for name, gain in found["gain_in_joint_nlpd"].items():
+        lines.append(
+            f"Cool-MTGP against {name}: {gain['verdict']}, joint NLPD per row"
+            f" {'lower' if gain['mean'] >= 0 else 'higher'} by {abs(gain['mean']):.3f}"
+            f" (standard error {gain['standard_error']:.3f})"
+        )
+    return lines
+
+
+def score_table(scores: dict[str, dict[str, Any]]) -> list[str]:
+    """Lines of text with one row per method and one column per score."""
+    rows = [["", *(f"RMSE {n}" for n in scores[COOL]["rmse"]), "aRRMSE", "joint NLPD", "seconds"]]
+    for name, score in scores.items():
+        numbers = f"{score['arrmse']:.3f}", f"{score['joint_nlpd']:.3f}", f"{score['seconds']:.1f}"
+        rows.append([name, *(f"{value:.4g}" for value in score["rmse"].values()), *numbers])
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [
+        "  ".join([name.ljust(first), *map(str.rjust, cells, (max(10, w) for w in widths))])
+        for name, *cells in rows
     ]
-    return result, lines

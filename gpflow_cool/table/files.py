@@ -1,7 +1,7 @@
 """
-Tables of numbers from CSV, Parquet and ARFF files, refused with one clear line where they are not.
+Tables of numbers from CSV, Parquet and ARFF files; what is wrong with one is said in one line.
 
-Nothing here needs TensorFlow, so that a wrong column is told at once. A table keeps every cell as
+Only ARFF files need TensorFlow, so a wrong column is reported at once. A table keeps every cell as
 it is in the file; only the columns that are asked for must hold numbers.
 """
 
@@ -16,31 +16,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..saving.files import write_whole
+
 Numbers = NDArray[np.float64]
 
-READERS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arff": "arff",
-}
+PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What an empty cell may hold, in small letters."""
+"""What an empty cell may hold, in lower case."""
 
 
 class TableError(ValueError):
     """A file, or a part of it, that is not what it should be."""
 
 
-class Table(NamedTuple):
+class FileTable(NamedTuple):
     """Columns of a file, as they are in it."""
 
     path: Path
     columns: dict[str, Sequence[Any]]
-    """Name -> cells, one a row."""
+    """Name -> cells, one per row."""
 
     lines: Sequence[int] | None
     """Line of each row in a text file."""
@@ -63,15 +58,15 @@ class Table(NamedTuple):
         return np.column_stack([self._column(name, allow_missing) for name in names])
 
     def _column(self, name: str, allow_missing: bool) -> Numbers:
-        values = np.array([to_number(cell) for cell in self.columns[name]], dtype=object)
-        text = np.flatnonzero(values == None)  # noqa: E711, elementwise
-        if len(text):
-            row = int(text[0])
+        cells = self.columns[name]
+        values = [to_number(cell) for cell in cells]
+        if None in values:
+            row = values.index(None)
             raise TableError(
-                f"{self.place(row, name)}: {str(self.columns[name][row])[:40]!r} is no number. Mend"
-                f" the cell, or leave the column out.{decimal_comma(self.columns[name][row])}"
+                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is no number. Mend the cell, or"
+                f" leave the column out.{decimal_comma(cells[row])}"
             )
-        numbers = values.astype(np.float64)
+        numbers = np.array(values, dtype=np.float64)
         empty = np.flatnonzero(np.isnan(numbers))
         if len(empty) and not allow_missing:
             more = f" ({len(empty)} such cells in the column)" if len(empty) > 1 else ""
@@ -79,9 +74,9 @@ class Table(NamedTuple):
                 f"{self.place(int(empty[0]), name)}: the cell is empty{more}. Fill the gap, or drop"
                 " the row."
             )
-        endless = np.flatnonzero(np.isinf(numbers))
-        if len(endless):
-            raise TableError(f"{self.place(int(endless[0]), name)}: the number is infinite.")
+        infinite = np.flatnonzero(np.isinf(numbers))
+        if len(infinite):
+            raise TableError(f"{self.place(int(infinite[0]), name)}: the number is infinite.")
         return numbers
 
     def place(self, row: int, name: str) -> str:
@@ -92,13 +87,10 @@ class Table(NamedTuple):
 
 def to_number(cell: Any) -> float | None:
     """A cell as a number, NaN if it is empty, None if it is text."""
-    if cell is None:
-        return float("nan")
-    text = cell.strip().lower() if isinstance(cell, str) else cell
-    if isinstance(text, str) and text in MISSING:
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
         return float("nan")
     try:
-        return float(text)
+        return float(cell)
     except (TypeError, ValueError):
         return None
 
@@ -109,7 +101,7 @@ def decimal_comma(cell: Any) -> str:
     return " Write numbers with a decimal point." if is_one else ""
 
 
-def check_names(names: Sequence[str], table: Table) -> None:
+def check_names(names: Sequence[str], table: FileTable) -> None:
     """Raise unless every name is a column."""
     for name in names:
         if name not in table.columns:
@@ -120,35 +112,6 @@ def check_names(names: Sequence[str], table: Table) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
-    """Read a file by the ending of its name."""
-    path = Path(path)
-    if not path.is_file():
-        what = "is a folder, no file" if path.is_dir() else "is not there"
-        raise TableError(f"{path} {what}.")
-    kind = READERS.get(path.suffix.lower())
-    if kind is None:
-        raise TableError(
-            f"{path}: files ending in {', '.join(READERS)} can be read, not"
-            f" {path.suffix or 'without an ending'}."
-        )
-    try:
-        table = {"csv": read_csv, "parquet": read_parquet, "arff": read_arff}[kind](path)
-    except OSError as error:
-        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
-    check_header(table)
-    return table
-
-
-def check_header(table: Table) -> None:
-    """Raise unless there are columns, rows, and names."""
-    if not table.columns or table.num_rows == 0:
-        raise TableError(f"{table.path} has no rows of data.")
-    nameless = [number for number, name in enumerate(table.names, start=1) if not name]
-    if nameless:
-        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
-
-
 def unique(names: Sequence[str], path: Path) -> Sequence[str]:
     """The names, if none occurs twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -157,7 +120,7 @@ def unique(names: Sequence[str], path: Path) -> Sequence[str]:
     return names
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path) -> FileTable:
     """Read text with a header; commas, semicolons, tabs or bars between the cells."""
     with path.open("rb") as file:
         start = file.read(4096)
@@ -174,16 +137,15 @@ def read_csv(path: Path) -> Table:
         raise TableError(f"{path} is not a CSV file that can be read: {what}.") from error
 
 
-def parse_rows(reader: Any, path: Path) -> Table:
+def parse_rows(reader: Any, path: Path) -> FileTable:
     """Rows of text as columns; each row must be as long as the header."""
-    names: list[str] = []
+    names: Sequence[str] = []
     rows, lines = [], []
     for row in reader:
-        if not any(cell.strip() for cell in row) and len(row) < 2:
+        if len(row) < 2 and not "".join(row).strip():
             continue  # a blank line
         if not names:
-            names = [cell.strip() for cell in row]
-            unique(names, path)
+            names = unique([cell.strip() for cell in row], path)
             continue
         if len(row) != len(names):
             raise TableError(
@@ -193,33 +155,75 @@ def parse_rows(reader: Any, path: Path) -> Table:
         rows.append(row)
         lines.append(reader.line_num)
     cells = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Table(path, dict(zip(names, cells, strict=True)), lines)
+    return FileTable(path, dict(zip(names, cells, strict=True)), lines)
 
 
-def read_parquet(path: Path) -> Table:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise TableError(needs_pyarrow(path, error)) from error
+def read_parquet(path: Path) -> FileTable:
+    pyarrow = import_pyarrow(path)
     try:
         found = pyarrow.parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
-    names = unique(found.column_names, path)
-    columns = [found.column(number).to_pylist() for number in range(len(names))]
-    return Table(path, dict(zip(names, columns, strict=True)), None)
+    unique(found.column_names, path)
+    return FileTable(path, found.to_pydict(), None)
 
 
-def read_arff(path: Path) -> Table:
-    from ..datasets import read_arff
+def import_pyarrow(path: Path) -> Any:
+    """The package pyarrow, which a Parquet file needs."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise TableError(
+            f"{path} needs pyarrow ({error}): pip install 'gpflow_cool[table]', or use CSV."
+        ) from error
+    return pyarrow
+
+
+def read_arff(path: Path) -> FileTable:
+    from ..datasets import read_arff  # check_shapes, which it imports, imports TensorFlow
 
     try:
         names, values = read_arff(path)
     except ValueError as error:
         raise TableError(str(error)) from error
     unique(names, path)
-    return Table(path, dict(zip(names, values.T, strict=True)), None)
+    return FileTable(path, dict(zip(names, values.T, strict=True)), None)
+
+
+READERS = {
+    **dict.fromkeys((".csv", ".tsv", ".txt"), read_csv),
+    **dict.fromkeys(PARQUET, read_parquet),
+    ".arff": read_arff,
+}
+
+
+def read_table(path: str | os.PathLike[str]) -> FileTable:
+    """Read a file by the ending of its name."""
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder, no file" if path.is_dir() else "is not there"
+        raise TableError(f"{path} {what}.")
+    read = READERS.get(path.suffix.lower())
+    if read is None:
+        raise TableError(
+            f"{path}: files ending in {', '.join(READERS)} can be read, not"
+            f" {path.suffix or 'without an ending'}."
+        )
+    try:
+        table = read(path)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
+    check_header(table)
+    return table
+
+
+def check_header(table: FileTable) -> None:
+    """Raise unless there are columns, rows, and names."""
+    if not table.columns or table.num_rows == 0:
+        raise TableError(f"{table.path} has no rows of data.")
+    nameless = [number for number, name in enumerate(table.names, start=1) if not name]
+    if nameless:
+        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -233,11 +237,8 @@ def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bo
     if path.is_dir() or (path.exists() and not force):
         hint = "it is a folder" if path.is_dir() else "choose another name, or --force"
         raise TableError(f"{path} exists already: {hint}.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError as error:
-            raise TableError(needs_pyarrow(path, error)) from error
+    if path.suffix.lower() in PARQUET:
+        import_pyarrow(path)
     check_folder(path.parent)
     return path
 
@@ -257,8 +258,8 @@ def check_folder(folder: Path) -> None:
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all."""
-    if path.suffix.lower() in (".parquet", ".pq"):
-        write_whole(path, parquet_bytes(columns))
+    if path.suffix.lower() in PARQUET:
+        write_whole(path, parquet_bytes(import_pyarrow(path), columns))
         return
     cells = [np.asarray(column).tolist() for column in columns.values()]  # Python's own floats
     buffer = io.StringIO(newline="")
@@ -266,32 +267,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     write_whole(path, buffer.getvalue().encode())
 
 
-def needs_pyarrow(path: Path, error: ImportError) -> str:
-    return f"{path} needs pyarrow ({error}): pip install 'gpflow_cool[table]', or use CSV."
-
-
-def parquet_bytes(columns: Mapping[str, Sequence[Any]]) -> bytes:
-    import pyarrow
-    import pyarrow.parquet
-
+def parquet_bytes(pyarrow: Any, columns: Mapping[str, Sequence[Any]]) -> bytes:
     sink = pyarrow.BufferOutputStream()
     arrays = {name: np.asarray(cells) for name, cells in columns.items()}
     pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
     return bytes(sink.getvalue())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # a temporary file is its owner's alone
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

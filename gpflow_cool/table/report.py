@@ -1,7 +1,7 @@
 """
-One HTML page about a fitted estimator, which needs nothing else: no file, no script, no network.
+One HTML page about a fitted estimator. It needs no other file, no script and no network.
 
-Figures stand in it as vector graphics.
+Figures are part of the page, as vector graphics.
 """
 
 import base64
@@ -15,22 +15,21 @@ import numpy as np
 
 from ..plotting import plot_calibration, plot_predicted, plot_task_matrix
 from .summary import (
-    column_summary,
     deviations,
     kernel_parameters,
     leave_one_out_scores,
     lengthscales,
     log_evidence,
     missing_targets,
-    rows_left_out,
-    strongest,
+    observed_and_predicted,
+    strongest_correlation,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_TARGETS_DRAWN = 12
-"""Predictions of more targets than these are not drawn one by one."""
+"""Predictions of at most this many targets are drawn."""
 
 STYLE = """
 :root { color-scheme: light; --ink: #1f2933; --soft: #64748b; --line: #e2e8f0; --deep: #1d4e89; }
@@ -84,8 +83,8 @@ def report_page(regressor: Any, title: str) -> str:
         f"<title>{name}: Cool-MTGP report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f"<header><h1>{name}</h1><p>{subtitle(regressor)}</p></header>\n<main>\n"
         + "\n".join(sections)
-        + "\n</main>\n<footer>Written by gpflow_cool. Rows are left out in closed form, with the"
-        " kernel and the covariances of all rows.</footer>\n"
+        + "\n</main>\n<footer>Written by gpflow_cool. Where a row is left out, nothing is trained"
+        " again: kernel and covariances are those of all rows.</footer>\n"
         "</body>\n</html>\n"
     )
 
@@ -102,7 +101,7 @@ def subtitle(regressor: Any) -> str:
 
 
 def facts_section(regressor: Any) -> str:
-    """The few numbers at the head of the page."""
+    """The main numbers, at the head of the page."""
     model = regressor.model_
     kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
     missing = sum(missing_targets(regressor).values())
@@ -136,12 +135,12 @@ def scores_section(regressor: Any) -> str:
         ]
         for row in scores["targets"]
     ]
-    head = ["target", "RMSE", "relative to the mean's", "inside ±2σ", "NLPD"]
+    head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
     return section(
         "How well every row is predicted from the others",
-        "A relative error of 1 is no better than predicting the mean; 95.4&nbsp;% of the targets"
+        "A relative RMSE of 1 is no better than predicting the mean. Of the targets, 95.4&nbsp;%"
         " should lie within two standard deviations. NLPD is the negative log predictive density,"
-        f" the lower the better; of a whole row it is {number(scores['joint_nlpd'])}.",
+        f" the lower the better; joint over a row it is {number(scores['joint_nlpd'])}.",
         table(head, rows),
     )
 
@@ -149,11 +148,9 @@ def scores_section(regressor: Any) -> str:
 def correlation_section(regressor: Any) -> str:
     """Heat maps of both correlations."""
     names = regressor.target_names_
+    tasks, noise = regressor.task_correlation_, regressor.noise_correlation_
     figures = []
-    for kind, R in [
-        ("Tasks", regressor.task_correlation_),
-        ("Noise", regressor.noise_correlation_),
-    ]:
+    for kind, R in [("Tasks", tasks), ("Noise", noise)]:
         side = min(9.0, 3.6 + 0.22 * len(names))
         figure = new_figure((side + 0.8, side), layout="compressed")
         plot_task_matrix(np.asarray(R), names, figure.subplots(), kind, limit=1.0)
@@ -161,16 +158,16 @@ def correlation_section(regressor: Any) -> str:
     return section(
         "Correlations between the targets",
         "<b>Tasks:</b> how the functions behind the targets vary together over the inputs."
-        f" {html.escape(strongest(regressor.task_correlation_, names))} <b>Noise:</b> how the"
-        " deviations from these functions go together in a row."
-        f" {html.escape(strongest(regressor.noise_correlation_, names))}",
+        f" {html.escape(strongest_correlation(tasks, names))} <b>Noise:</b> how the deviations from"
+        " these functions vary together within a row."
+        f" {html.escape(strongest_correlation(noise, names))}",
         f'<div class="figures wide">{"".join(figures)}</div>',
     )
 
 
 def calibration_section(regressor: Any) -> str:
     """Calibration, and predictions against observations."""
-    rows, names = rows_left_out(regressor), regressor.target_names_
+    rows, names = observed_and_predicted(regressor), regressor.target_names_
     figure = new_figure((4.4, 4.2))
     ax = figure.subplots()
     few = len(names) <= MAX_TARGETS_DRAWN
@@ -185,9 +182,10 @@ def calibration_section(regressor: Any) -> str:
     more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."
     return section(
         "Calibration",
-        "Curves near the diagonal: intervals hold as many targets as they promise. Below it the"
-        " model is too sure of itself, above it not sure enough. Then every target, predicted with"
-        f" its row left out, against what was observed; bars are two standard deviations.{more}",
+        "Where the curves lie near the diagonal, intervals hold as many targets as they should."
+        " Below it they are too narrow, above it too wide. The other figures show each target,"
+        " predicted from the other rows, against what was observed; bars are two standard"
+        f" deviations.{more}",
         f'<div class="figures">{"".join(figures)}</div>',
     )
 
@@ -206,8 +204,8 @@ def parameters_section(regressor: Any) -> str:
         content += "; ".join(html.escape(f"{name} = {value}") for name, value in kernel) + ".</p>"
     return section(
         "Learned parameters",
-        "Standard deviations of the function (before any data) and of the noise of each target, in"
-        " its own units.",
+        "Standard deviations of each target's function (before any data) and of its noise, in the"
+        " target's units.",
         content,
     )
 
@@ -224,9 +222,9 @@ def data_section(regressor: Any) -> str:
     head = ["min", "mean", "max", "σ"]
     return section(
         "Data",
-        "A lengthscale, in the input's units, is how far one has to go for the targets to change"
-        " course. Of inputs with lengthscales of their own, those whose lengthscale is many more"
-        " times their σ than the others' matter least."
+        "A lengthscale, in the input's units, is the distance over which the targets change their"
+        " course. If inputs have lengthscales of their own, an input matters little whose"
+        " lengthscale is many times its σ."
         if scales is not None
         else "",
         table(["input", *head, *(["lengthscale"] if scales is not None else [])], inputs)
@@ -265,9 +263,9 @@ def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def column_rows(names: Sequence[str], values: Any) -> list[list[str]]:
-    """A row of text for each column of a table of numbers."""
-    summary = column_summary(values).values()
-    return [[name, *map(number, cells)] for name, *cells in zip(names, *summary, strict=True)]
+    """One row per column of numbers: smallest, mean, largest and standard deviation; no NaN."""
+    statistics = [f(values, axis=0) for f in (np.nanmin, np.nanmean, np.nanmax, np.nanstd)]
+    return [[name, *map(number, cells)] for name, *cells in zip(names, *statistics, strict=True)]
 
 
 def lengthscale(value: float) -> str:
@@ -307,7 +305,7 @@ def new_figure(size: tuple[float, float], layout: Any = "constrained") -> "Figur
 
 
 def embed(figure: "Figure", text: str) -> str:
-    """A figure as part of the page, with a text for those who do not see it."""
+    """A figure as part of the page, with a text for those who cannot see it."""
     buffer = BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     data = base64.b64encode(buffer.getvalue()).decode()

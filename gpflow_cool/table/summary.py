@@ -1,4 +1,4 @@
-"""What a fitted estimator has learned, as numbers that people read: in their own units."""
+"""What a fitted estimator has learned, in the user's units: numbers, JSON and lines of text."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ from gpflow.utilities import parameter_dict
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 
-COVERED = 2.0
-"""Standard deviations of the intervals whose coverage is told: 95.4 % should be inside."""
+NUM_SIGMA = 2.0
+"""Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
 
-MANY_NAMES = 10
-"""As many columns are named in a line."""
+MAX_NAMES = 10
+"""At most this many columns are named in a line."""
 
 
-class RowsLeftOut(NamedTuple):
-    """Every training row predicted from all the others, as arrays [N, T]."""
+class ObservedAndPredicted(NamedTuple):
+    """Training targets, and every row predicted from all the others, as arrays [N, T]."""
 
     Y: AnyNDArray
     mean: AnyNDArray
@@ -29,16 +29,16 @@ class RowsLeftOut(NamedTuple):
     """[N], joint over tasks."""
 
 
-def rows_left_out(regressor: Any) -> RowsLeftOut:
-    """Leave-one-out of an estimator, whatever form its answers have."""
+def observed_and_predicted(regressor: Any) -> ObservedAndPredicted:
+    """Leave-one-out of an estimator as arrays, whatever form its answers have."""
     rows, (_, Y) = regressor.leave_one_out_, regressor.training_data()
     mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
-    return RowsLeftOut(Y, mean, std, np.asarray(rows.log_density))
+    return ObservedAndPredicted(Y, mean, std, np.asarray(rows.log_density))
 
 
 def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
-    """Scores of every target, and of all together, with every row left out in turn; as JSON."""
-    rows = rows_left_out(regressor)
+    """Scores of each target, and of all together, every row predicted from the others; as JSON."""
+    rows = observed_and_predicted(regressor)
     known = ~np.isnan(rows.Y)
     targets = [
         {"target": name} | target_scores(*(part[o, t] for part in (rows.Y, rows.mean, rows.std)))
@@ -52,11 +52,11 @@ def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str,
     """Scores of one target, over the rows where it is known."""
     columns = y[:, None], mean[:, None]
     error = float(rmse(*columns)[0])
-    base = np.std(y)  # error of the mean of all rows, which the standardisation has seen as well
+    base = np.std(y)  # error of predicting the mean of all rows
     return {
         "rmse": error,
         "relative_rmse": float(error / base) if base > 0 else np.nan,
-        "coverage": float(coverage(*columns, std[:, None] ** 2, COVERED)[0]),
+        "coverage": float(coverage(*columns, std[:, None] ** 2, NUM_SIGMA)[0]),
         "nlpd": float(nlpd(*columns, std[:, None] ** 2)[0]),
     }
 
@@ -96,7 +96,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
 
 
 def log_evidence(model: Any) -> float | None:
-    """Log evidence of the targets; None where some are missing and the others too many for it."""
+    """Log evidence of the targets; None where some are missing and too many are observed."""
     if model.observed is not None and np.count_nonzero(model.observed) > MAX_DENSE:
         return None
     return float(model.log_marginal_likelihood())
@@ -109,20 +109,20 @@ def missing_targets(regressor: Any) -> dict[str, int]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names of columns in a line; of many, the first and how many there are."""
-    shown = ", ".join(names[:MANY_NAMES])
-    return shown if len(names) <= MANY_NAMES else f"{shown}, ... ({len(names)})"
+    """Names of columns in a line; if they are many, the first ones and how many there are."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown}, ... ({len(names)})"
 
 
-def ending(converged: bool, message: str) -> str:
+def how_training_ended(converged: bool, message: str) -> str:
     """
-    How training ended, where there is something to tell.
+    What to say of training that did not end as usual.
 
-    >>> ending(True, "CONVERGENCE; stopped by Ctrl-C at step 7")
+    >>> how_training_ended(True, "CONVERGENCE; stopped by Ctrl-C at step 7")
     ', stopped by Ctrl-C at step 7'
-    >>> ending(False, "took all 5 steps")
+    >>> how_training_ended(False, "took all 5 steps")
     ', not converged (took all 5 steps)'
-    >>> ending(True, "CONVERGENCE")
+    >>> how_training_ended(True, "CONVERGENCE")
     ''
     """
     if not converged:
@@ -137,7 +137,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
     through = "" if points is None else f", through {points} inducing points"
     return [
         f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
-        f"{through}{ending(result['converged'], result['message'])}",
+        f"{through}{how_training_ended(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",
         "",
@@ -155,7 +155,7 @@ def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
     for path, parameter in parameter_dict(kernel).items():
         values = np.atleast_1d(parameter.numpy())
         if path == ".lengthscales" and len(values) == len(regressor._inputs.scale):
-            continue  # told with the inputs
+            continue  # shown with the inputs
         fixed = "" if parameter.trainable else " (fixed)"
         shown.append((path.lstrip("."), ", ".join(f"{v:.4g}" for v in np.ravel(values)) + fixed))
     return shown
@@ -163,25 +163,15 @@ def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
 
 def lengthscales(regressor: Any) -> AnyNDArray | None:
     """
-    Lengthscale of each input in its own units, [D]; None for a kernel that has no such thing.
+    Lengthscale of each input in its own units, [D]; None for a kernel that has none.
 
-    Infinite for an input that is constant, which the model does not use.
+    It is infinite for a constant input, which the model does not use.
     """
     kernel: Kernel = regressor.model_.kernel
     if not isinstance(kernel, Stationary) or not isinstance(kernel.active_dims, slice):
         return None
     scale = regressor._inputs.scale
     return np.broadcast_to(kernel.lengthscales.numpy(), scale.shape) * scale
-
-
-def column_summary(values: AnyNDArray) -> dict[str, AnyNDArray]:
-    """Smallest, mean, largest and standard deviation of each column, NaN left aside."""
-    return {
-        "min": np.nanmin(values, axis=0),
-        "mean": np.nanmean(values, axis=0),
-        "max": np.nanmax(values, axis=0),
-        "deviation": np.nanstd(values, axis=0),
-    }
 
 
 def deviations(regressor: Any) -> dict[str, AnyNDArray]:
@@ -193,11 +183,11 @@ def deviations(regressor: Any) -> dict[str, AnyNDArray]:
     return {"signal": np.sqrt(np.diag(C) * level), "noise": np.sqrt(np.diag(Sigma))}
 
 
-def strongest(correlation: Any, names: Sequence[str]) -> str:
+def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:
     """
     A sentence about the pair of tasks that correlates most.
 
-    >>> strongest([[1.0, -0.5], [-0.5, 1.0]], ["heat", "cold"])
+    >>> strongest_correlation([[1.0, -0.5], [-0.5, 1.0]], ["heat", "cold"])
     'The strongest is -0.50, between heat and cold.'
     """
     R = np.asarray(correlation, dtype=float)

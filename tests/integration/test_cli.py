@@ -54,6 +54,11 @@ def installed(*arguments, **options):
     )
 
 
+def new_process(code, **options):
+    """Python code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
 # What it does ----------------------------------------------------------------------------------
 
 
@@ -167,30 +172,35 @@ def test_report_is_written(place, tmp_path, monkeypatch):
     assert "ends in .html" in mistake("report", place / "model", "--out", "r.pdf")
 
 
-def test_demo_runs(tmp_path):
-    result = run("demo", "--out", tmp_path / "demo", "--seed", 1)
-    assert result.exit_code == 0, result.output
-    assert "learned Sigma" in result.stdout
-    assert sorted(os.listdir(tmp_path / "demo")) == ["confidence_bands.png", "level_curves.png"]
-
-
 def test_study_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "gpflow_cool.studies.run", lambda name, **given: calls.append((name, given))
+        "gpflow_cool.studies.__main__.run", lambda name, **given: calls.append((name, given))
     )
-    out = tmp_path / "s"
+    out = str(tmp_path / "s")
     result = run("study", "real", "--quick", "--out", out, "--sets", "andro,edm", "--splits", 2)
     assert result.exit_code == 0, result.output
-    expected = {"quick": True, "out": out, "seed": 0, "sets": "andro,edm", "splits": 2}
-    assert calls == [("real", expected)]
+    expected = {"quick": True, "out": out, "seed": 0, "data": None}
+    assert calls == [("real", {**expected, "sets": "andro,edm", "splits": 2})]
+    for sizes in (["--sizes", 20, 40], ["--sizes", 20, "--sizes", 40]):
+        assert run("study", "runtime", "--out", out, *sizes).exit_code == 0
+        assert calls[-1] == ("runtime", {**expected, "quick": False, "sizes": [20, 40]})
 
 
 def test_study_tells_of_mistakes(tmp_path):
-    assert "'fake' is not one of 'synthetic'" in mistake("study", "fake")
-    arguments = ["study", "variance", "--out", tmp_path / "s", "--sets", "andro"]
-    assert "The study 'variance' has no option sets" in mistake(*arguments)
+    assert "invalid choice: 'fake' (choose from 'synthetic'," in mistake("study", "fake")
+    arguments = ["study", "variance", "--out", tmp_path / "s"]
+    assert "unrecognized arguments: --sets andro" in mistake(*arguments, "--sets", "andro")
+    assert "seed=-1 must be a whole number of at least 0" in mistake(*arguments, "--seed", -1)
+    assert "invalid int value: 'x'" in mistake(*arguments, "--seed", "x")
+    assert "'0' must be a whole number of at least 1" in mistake(*arguments, "--draws", 0)
     assert os.listdir(tmp_path) == []
+
+
+def test_study_has_its_own_help():
+    result = run("study", "variance", "--help")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("usage: gpflow-cool study variance [-h] [--quick]")
 
 
 def test_other_tables_serve_as_well(place, frame, tmp_path):
@@ -291,7 +301,7 @@ def test_folds(place):
 
 
 def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.cli.console.MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 10)
     evaluate = ["evaluate", place / "data.csv", "--targets", "heat"]
     assert "20 rows will take about 0 seconds and 0.0 GB of memory" in mistake(*evaluate)
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
@@ -300,8 +310,8 @@ def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
 
 
 def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.cli.console.MAX_ROWS", 10)
-    monkeypatch.setattr("gpflow_cool.cli.console.DEFAULT_POINTS", 7)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 7)
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
     result = run(*arguments)
     assert result.exit_code == 0
@@ -339,9 +349,8 @@ def test_importing_the_package_imports_nothing_that_is_optional():
         "    return time.process_time() - started, sorted(set(sys.modules) - before)\n"
         "print(json.dumps([load('gpflow'), load('gpflow_cool'), load('gpflow_cool.models')]))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    result = new_process(code)
+    assert result.returncode == 0, result.stderr
     (theirs, _), *ours = json.loads(result.stdout)
     assert sum(seconds for seconds, _ in ours) < 0.1 * theirs
     tops = {name.split(".")[0] for _, names in ours for name in names}
@@ -359,9 +368,7 @@ def test_many_rows_are_refused_at_once(tmp_path):
         "finally:\n"
         "    print('tensorflow' in sys.modules)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
+    result = new_process(code, cwd=tmp_path)
     assert result.returncode == 2 and result.stdout == "False\n", result.stderr
     assert result.stderr.startswith("gpflow-cool: 10000 rows will take about ")
     assert "11.2 GB of memory" in result.stderr and "--large" in result.stderr

@@ -7,13 +7,8 @@ import pandas as pd
 import pytest
 from commands import mistake, run, write
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import norm
 
-from gpflow_cool import CoolMTGP, IndependentGPs
 from gpflow_cool.loading import load
-from gpflow_cool.table import evaluation
-from gpflow_cool.table.choices import make_kernel
-from gpflow_cool.table.evaluation import COOL, check_known, cross_validate, difference
 from gpflow_cool.table.report import report_page
 from gpflow_cool.table.summary import leave_one_out_scores
 
@@ -102,37 +97,6 @@ def test_report_of_a_table_with_gaps(place):
     page = report_page(model, "holes")
     assert "<b>7</b><span>cells of targets missing</span>" in page and "nan" not in page.lower()
     assert f"{leave_one_out_scores(model)['targets'][0]['rmse']:.4g}" in page
-
-
-def test_evaluation_scores_what_is_known(monkeypatch):
-    X, Y = FRAME[["x"]].to_numpy(), FRAME[TARGETS].to_numpy()
-    monkeypatch.setattr(evaluation, "methods", lambda *_: {COOL: IndependentGPs})
-    score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
-    mean, density = np.empty_like(Y), np.empty(24)
-    for train, test in evaluation.split(24, 2, 0):
-        for t in range(2):
-            o = train[~MISSING[train, t]]
-            mx, sx = X[train].mean(), X[train].std()
-            my, sy = Y[o, t].mean(), Y[o, t].std()
-            data = (X[o] - mx) / sx, (Y[o, t : t + 1] - my) / sy
-            model = CoolMTGP(data, make_kernel("se", False, 1))
-            model.fit(verbose=0)
-            m, v = (part.numpy()[:, 0] for part in model.predict_y((X[test] - mx) / sx))
-            mean[test, t] = m * sy + my
-            own = norm(mean[test, t], np.sqrt(v) * sy).logpdf(Y[test, t])
-            density[test] = np.nan_to_num(own) + (density[test] if t else 0.0)
-    density[4] = np.nan  # nothing is known of this row
-    assert_allclose(score.rmse, np.sqrt(np.nanmean((mean - Y) ** 2, axis=0)), rtol=1e-4)
-    assert_allclose(score.nlpd_rows, -density, rtol=1e-3, atol=1e-4)
-    assert score.joint_nlpd == pytest.approx(-np.nanmean(density), rel=1e-4)
-    found = difference({COOL: score, "same": score}, "same")
-    assert found.mean == found.standard_error == 0.0
-
-
-def test_a_fold_without_numbers_is_refused():
-    Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
-    with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
-        check_known(Y, ["a", "b"], 2, 0)
 
 
 MISTAKES = {

@@ -1,10 +1,9 @@
 """The demo, run as a user runs it: its numbers computed again, its figures looked into."""
 
 import re
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
+import commands
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -21,9 +20,9 @@ SEED = 3
 def run(tmp_path_factory):
     """Folder and printed text of one run."""
     folder = tmp_path_factory.mktemp("demo") / "new" / "figures"
-    with redirect_stdout(StringIO()) as printed:
-        assert demo.main(["--out", str(folder), "--seed", str(SEED)]) == 0
-    return folder, printed.getvalue()
+    result = commands.run("demo", "--out", folder, "--seed", SEED)
+    assert result.exit_code == 0, result.output
+    return folder, result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +129,19 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch):
     assert (tmp_path / "out_1").read_text() == "a file of mine"
 
 
-@pytest.mark.parametrize("seed", ["-1", "one", "0.5"])
-def test_bad_seed_is_refused(capsys, seed):
-    with pytest.raises(SystemExit, match="2"):
-        demo.main(["--seed", seed])
-    assert f"'{seed}' must be a whole number of at least 0" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "seed, message",
+    [
+        ("-1", "-1 is not in the range x>=0"),
+        ("one", "'one' is not a valid integer range"),
+        ("0.5", "'0.5' is not a valid integer range"),
+    ],
+)
+def test_bad_seed_is_refused(seed, message):
+    assert message in commands.mistake("demo", "--seed", seed)
 
 
-def test_impossible_folder_is_refused_before_the_work(tmp_path, capsys):
+def test_impossible_folder_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match="2"):
-        demo.main(["--out", str(tmp_path / "file" / "figures")])
-    assert "cannot make the folder" in capsys.readouterr().err
+    line = commands.mistake("demo", "--out", tmp_path / "file" / "figures")
+    assert "file is no folder: make it first" in line

@@ -20,7 +20,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from gpflow_cool.loading import load
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
-from gpflow_cool.table.choices import KERNELS, make_kernel
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
@@ -112,7 +111,7 @@ def test_parts_of_an_answer_agree(regressor):
 
 def test_blocks_of_rows_change_nothing(regressor, monkeypatch):
     whole = regressor.predict(X, return_cov=True)
-    monkeypatch.setattr("gpflow_cool.table.estimator.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("gpflow_cool.table.columns.ROWS_AT_ONCE", 7)
     for part, expected in zip(regressor.predict(X, return_cov=True), whole, strict=True):
         assert_allclose(part, expected, rtol=1e-10, atol=1e-12)
 
@@ -224,14 +223,6 @@ def test_without_standardising_the_data_are_the_models():
     model = CoolMTGP((X[:, :1], Z), gpflow.kernels.SquaredExponential(), learning="approximate")
     model.fit(verbose=0)
     assert_allclose(regressor.predict(X[:3, :1]), model.predict_y(X[:3, :1])[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("ard", [False, True])
-def test_kernels_by_name(name, ard):
-    kernel = make_kernel(name, ard, 3)
-    size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
-    assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
 
 
 def test_a_kernel_object_is_copied_and_cloned():
@@ -456,8 +447,8 @@ def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
 
 
 def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkeypatch):
-    monkeypatch.setattr("gpflow_cool.table.choices.MAX_ROWS", 20)
-    monkeypatch.setattr("gpflow_cool.table.choices.DEFAULT_POINTS", 6)
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 20)
+    monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 6)
     with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
         regressor = CoolMTGPRegressor().fit(X, Y)
     assert regressor.model_.num_inducing == 6

@@ -12,7 +12,6 @@ from sklearn.metrics import r2_score
 
 from gpflow_cool.loading import load
 from gpflow_cool.models import CoolMTGP
-from gpflow_cool.table.columns import constant_columns, standardising
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 NAMES = ["mass", "heat"]
@@ -159,15 +158,3 @@ def test_what_is_refused():
         CoolMTGPRegressor(learning="approximate").fit(X, Y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         CoolMTGPRegressor().fit(X, Y[:-1])
-
-
-def test_scaling_leaves_gaps_aside_and_changes_no_digit_of_what_has_none():
-    scaling = standardising(Y, constant_scale=1.0)
-    assert_allclose(np.nanmean(scaling.standardised(Y), axis=0), 0.0, atol=1e-13)
-    assert_allclose(np.nanstd(scaling.standardised(Y), axis=0), 1.0)
-    whole = standardising(FULL, constant_scale=1.0)
-    assert_array_equal(whole.centre, np.mean(FULL, axis=0))
-    assert_array_equal(whole.scale, np.std(FULL, axis=0))
-    assert constant_columns(np.array([[1.0, 1.0], [np.nan, 2.0]])).tolist() == [True, False]
-    densities = scaling.log_density(np.zeros(2), np.array([[True, False], [False, False]]))
-    assert_allclose(densities, [-np.log(scaling.scale[0]), 0.0])

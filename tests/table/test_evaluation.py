@@ -4,11 +4,19 @@ import gpflow
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
-from gpflow_cool.models import CoolMTGP
+from gpflow_cool.models import CoolMTGP, IndependentGPs
 from gpflow_cool.table import evaluation
-from gpflow_cool.table.evaluation import COOL, INDEPENDENT, Difference, cross_validate, difference
+from gpflow_cool.table.choices import make_kernel
+from gpflow_cool.table.evaluation import (
+    COOL,
+    INDEPENDENT,
+    Gain,
+    check_trainable,
+    cross_validate,
+    gain_over,
+)
 
 
 def make_data():
@@ -47,7 +55,7 @@ def scores():
 def test_scores_are_those_by_hand(scores):
     X, Y = make_data()
     mean, nlpd, base = np.empty_like(Y), np.empty(len(Y)), np.empty_like(Y)
-    for train, test in evaluation.split(len(X), 2, seed=4):
+    for train, test in evaluation.split_rows(len(X), 2, seed=4):
         mean[test], density = by_hand(X, Y, train, test)
         nlpd[test] = -density
         base[test] = Y[train].mean(axis=0)
@@ -60,16 +68,32 @@ def test_scores_are_those_by_hand(scores):
     assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-4, atol=1e-5)
     assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-5)
     gain = scores[INDEPENDENT].nlpd_rows - nlpd
-    found = difference(scores, INDEPENDENT)
+    found = gain_over(scores[INDEPENDENT], scores[COOL])
     assert_allclose(found.mean, gain.mean(), rtol=1e-4)
     assert_allclose(found.standard_error, gain.std(ddof=1) / np.sqrt(len(gain)), rtol=1e-4)
 
 
 def test_coupling_pays_where_noise_correlates(scores):
-    assert difference(scores, INDEPENDENT).verdict == "better"
-    lines = evaluation.table(scores, ["a", "b"])
-    assert len({len(line) for line in lines}) == 1 and len(lines) == 4
-    assert "RMSE a" in lines[0] and f"{scores[COOL].joint_nlpd:.3f}" in lines[1]
+    assert gain_over(scores[INDEPENDENT], scores[COOL]).verdict == "better"
+
+
+def test_comparison_as_json_and_as_text(scores):
+    found = evaluation.comparison(scores, ["a", "b"], 18, 2)
+    gain = gain_over(scores[INDEPENDENT], scores[COOL])
+    assert found["gain_in_joint_nlpd"][INDEPENDENT] == {
+        "mean": gain.mean,
+        "standard_error": gain.standard_error,
+        "verdict": "better",
+    }
+    assert found["scores"][COOL]["rmse"]["b"] == scores[COOL].rmse[1]
+    lines = evaluation.comparison_lines(found)
+    assert lines[0] == "18 rows, 2 folds"
+    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 9
+    assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
+    assert lines[7] == (
+        f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
+        f" (standard error {gain.standard_error:.3f})"
+    )
 
 
 def test_a_failed_fit_is_tried_again():
@@ -80,7 +104,7 @@ def test_a_failed_fit_is_tried_again():
             self.calls.append(options)
             raise RuntimeError("Training failed")
 
-    evaluation.train_somehow(Stubborn())
+    evaluation.fit_or_restart(Stubborn())
     again = {"verbose": 0, "restarts": 3, "seed": 0}
     assert Stubborn.calls == [{"verbose": 0, "seed": 0}, again]
 
@@ -90,11 +114,11 @@ def test_a_failed_fit_is_tried_again():
     [(0.3, 0.1, "better"), (-0.3, 0.1, "worse"), (0.2, 0.1, "no clear difference")],
 )
 def test_verdicts(mean, error, verdict):
-    assert Difference(mean, error).verdict == verdict
+    assert Gain(mean, error).verdict == verdict
 
 
 def test_every_row_is_held_out_once():
-    parts = list(evaluation.split(11, 3, seed=0))
+    parts = list(evaluation.split_rows(11, 3, seed=0))
     assert_array_equal(np.sort(np.concatenate([test for _, test in parts])), np.arange(11))
     assert all(len(np.intersect1d(*part)) == 0 and len(np.union1d(*part)) == 11 for part in parts)
 
@@ -103,3 +127,45 @@ def test_every_row_is_held_out_once():
 def test_impossible_folds_are_refused(folds, rows):
     with pytest.raises(ValueError, match=f"folds={folds} is not possible for {rows} rows"):
         evaluation.check_folds(folds, rows)
+
+
+def data_with_gaps():
+    """24 rows, of which some lack one target, and row 4 lacks both."""
+    rng = np.random.default_rng(8)
+    x = np.sort(rng.uniform(0, 6, 24))
+    Y = np.sin(x)[:, None] * [1.0, 50.0] + 0.1 * rng.normal(size=[24, 2]) * [1, 50]
+    Y[[1, 4, 9], 0] = np.nan
+    Y[[4, 7, 13, 20], 1] = np.nan
+    return x[:, None], Y
+
+
+def test_evaluation_scores_what_is_known(monkeypatch):
+    X, Y = data_with_gaps()
+    missing = np.isnan(Y)
+    monkeypatch.setattr(evaluation, "compared_methods", lambda *_: {COOL: IndependentGPs})
+    score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
+    mean, density = np.empty_like(Y), np.empty(24)
+    for train, test in evaluation.split_rows(24, 2, 0):
+        for t in range(2):
+            o = train[~missing[train, t]]
+            mx, sx = X[train].mean(), X[train].std()
+            my, sy = Y[o, t].mean(), Y[o, t].std()
+            data = (X[o] - mx) / sx, (Y[o, t : t + 1] - my) / sy
+            model = CoolMTGP(data, make_kernel("se", False, 1))
+            model.fit(verbose=0)
+            m, v = (part.numpy()[:, 0] for part in model.predict_y((X[test] - mx) / sx))
+            mean[test, t] = m * sy + my
+            own = norm(mean[test, t], np.sqrt(v) * sy).logpdf(Y[test, t])
+            density[test] = np.nan_to_num(own) + (density[test] if t else 0.0)
+    density[4] = np.nan  # nothing is known of this row
+    assert_allclose(score.rmse, np.sqrt(np.nanmean((mean - Y) ** 2, axis=0)), rtol=1e-4)
+    assert_allclose(score.nlpd_rows, -density, rtol=1e-3, atol=1e-4)
+    assert score.joint_nlpd == pytest.approx(-np.nanmean(density), rel=1e-4)
+    found = gain_over(score, score)
+    assert found.mean == found.standard_error == 0.0
+
+
+def test_a_fold_without_numbers_is_refused():
+    Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
+    with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
+        check_trainable(Y, ["a", "b"], 2, 0)

@@ -5,15 +5,6 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from gpflow_cool.table.costs import (
-    EVALUATIONS,
-    MATRICES,
-    PROBE,
-    Cost,
-    duration,
-    fit_cost,
-    time_once,
-)
 from gpflow_cool.table.files import TableError, check_output, read_table, write_table
 
 VALUES = np.array([[1.0, -2.5, 3e-7], [4.0, 5.0, 6.25]])
@@ -163,30 +154,3 @@ def test_where_may_be_written(tmp_path):
     ]:
         with pytest.raises(TableError, match=message):
             check_output(path, [".csv", ".parquet"], False)
-
-
-# Costs -------------------------------------------------------------------------------------------
-
-
-def test_costs_grow_with_cube_and_square(monkeypatch):
-    monkeypatch.setattr("gpflow_cool.table.costs.time_once", lambda: 0.01)
-    one, two = fit_cost(5000), fit_cost(10000, attempts=3)
-    assert one.seconds == pytest.approx(0.01 * (5000 / PROBE) ** 3 * EVALUATIONS)
-    assert two.seconds == pytest.approx(24 * one.seconds)
-    assert two.gigabytes == pytest.approx(4 * one.gigabytes)
-    assert two.gigabytes == pytest.approx(0.8 * MATRICES)
-
-
-def test_the_machine_is_timed():
-    assert 0.0 < time_once() < 60.0
-
-
-def test_costs_are_readable():
-    assert str(Cost(400.0, 1.26)) == "about 7 minutes and 1.3 GB of memory"
-    assert [duration(s) for s in (1.0, 89.0, 5300.0, 5500.0, 1e6)] == [
-        "1 seconds",
-        "89 seconds",
-        "88 minutes",
-        "1.5 hours",
-        "11.6 days",
-    ]

@@ -1,0 +1,182 @@
+"""Folders of saved models: written whole or not at all, and read without running code."""
+
+import hashlib
+import json
+import os
+import pickle
+import resource
+import zipfile
+
+import gpflow
+import numpy as np
+import pytest
+
+from gpflow_cool.loading import load
+from gpflow_cool.models import CoolMTGP
+from gpflow_cool.saving.folder import ARRAYS, DOCUMENT
+
+K = gpflow.kernels
+
+
+# Places ----------------------------------------------------------------------------------------
+
+
+def test_only_a_saved_model_is_replaced_and_only_by_force(model, data, tmp_path):
+    folder = tmp_path / "model"
+    model.save(folder)
+    other = CoolMTGP(data, K.Matern12())
+    with pytest.raises(ValueError, match="exists already: choose .* replace it .force=True"):
+        other.save(folder)
+    assert isinstance(load(folder).kernel, K.SquaredExponential)
+    other.save(folder, force=True)
+    assert isinstance(load(folder).kernel, K.Matern12)
+    (folder / "notes.txt").write_text("mine")
+    for place in (folder, tmp_path):
+        with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+            model.save(place, force=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+        model.save(file, force=True)
+    assert sorted(os.listdir(tmp_path)) == ["file", "model"]
+
+
+def test_an_empty_folder_is_filled(model, tmp_path):
+    (tmp_path / "model").mkdir()
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").task_names == model.task_names
+
+
+@pytest.mark.parametrize("folder", ["", 3, None])
+def test_no_path(model, folder):
+    with pytest.raises(ValueError, match="must be the path of a folder"):
+        model.save(folder)
+
+
+def test_a_full_disk_leaves_nothing(model, tmp_path):
+    """A limit on the size of files stands in for the disk's end."""
+    model.save(tmp_path / "first")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for place, force in [("new/model", False), ("first", True)]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                model.save(tmp_path / place, force=force)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == ["first"]
+    assert load(tmp_path / "first").task_names == model.task_names
+
+
+# Damage ----------------------------------------------------------------------------------------
+
+
+def edit(folder, change):
+    """Change the JSON document of a saved model."""
+    document = json.loads((folder / DOCUMENT).read_text())
+    change(document)
+    (folder / DOCUMENT).write_text(json.dumps(document))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+DAMAGES = {
+    "cut document": (lambda f: truncate(f / DOCUMENT), "model.json cannot be read"),
+    "cut arrays": (lambda f: truncate(f / ARRAYS), "arrays.npz is not what was written"),
+    "no arrays": (lambda f: (f / ARRAYS).unlink(), "arrays.npz cannot be read"),
+    "deep document": (
+        lambda f: (f / DOCUMENT).write_text("[" * 10**6),
+        "model.json cannot be read",
+    ),
+    "no version": (lambda f: edit(f, lambda d: d.pop("format_version")), "format_version is None"),
+    "a class": (lambda f: edit(f, lambda d: d.update({"class": "os"})), "its class is 'os'"),
+    "no kernel": (lambda f: edit(f, lambda d: d.pop("kernel")), "KeyError: 'kernel'"),
+    "a kernel": (
+        lambda f: edit(f, lambda d: d["kernel"]["tree"].update({"class": "Popen"})),
+        "KeyError: 'Popen'",
+    ),
+    "a fact": (
+        lambda f: edit(f, lambda d: d["kernel"]["tree"]["facts"].update(shell=True)),
+        "TypeError: .*shell",
+    ),
+    "a transform": (
+        lambda f: edit(f, lambda d: d["parameters"][0]["transform"].update({"class": "eval"})),
+        "KeyError: 'eval'",
+    ),
+    "an array": (lambda f: edit(f, lambda d: d["data"].update(X="Z")), "KeyError: 'Z'"),
+    "an option": (
+        lambda f: edit(f, lambda d: d["options"].update(learning="magic")),
+        "ValueError: learning='magic' is not known",
+    ),
+    "swapped": (
+        lambda f: edit(f, lambda d: d["parameters"][2].update(value=d["parameters"][3]["value"])),
+        "ValueError: parameter 2 and its unconstrained value disagree",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_told(model, tmp_path, name):
+    do, message = DAMAGES[name]
+    model.save(tmp_path / "model")
+    do(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"model is damaged \\({message}"):
+        load(tmp_path / "model")
+
+
+def test_what_is_no_saved_model(model, tmp_path):
+    with pytest.raises(ValueError, match="nowhere is not there: pass the folder that a model was"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no saved model: there is no model.json in it"):
+        load(tmp_path)
+    (tmp_path / DOCUMENT).write_text('{"weights": []}')
+    with pytest.raises(ValueError, match="holds no saved model: its model.json is not of this"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="model.json is a file, no folder"):
+        load(tmp_path / DOCUMENT)
+
+
+def test_a_newer_format_asks_for_an_upgrade(model, tmp_path):
+    model.save(tmp_path / "model")
+    edit(tmp_path / "model", lambda d: d.update(format_version=99))
+    with pytest.raises(ValueError, match="format 99 by a newer gpflow_cool.*upgrade gpflow_cool"):
+        load(tmp_path / "model")
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("exploded",))
+
+
+def test_loading_runs_no_code(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model.save("model")
+    arrays = {"X": np.array([Bomb()], dtype=object)}
+    np.savez(tmp_path / "bomb.npz", allow_pickle=True, **arrays)
+    for raw in ((tmp_path / "bomb.npz").read_bytes(), pickle.dumps(Bomb())):
+        (tmp_path / "model" / ARRAYS).write_bytes(raw)
+        trust(tmp_path / "model", raw)
+        with pytest.raises(ValueError, match="model is damaged"):
+            load("model")
+    assert not os.path.exists("exploded")
+
+
+def trust(folder, raw):
+    """Make the document vouch for other arrays, as somebody with bad intent would."""
+    edit(folder, lambda d: d.update(arrays_sha256=hashlib.sha256(raw).hexdigest()))
+
+
+def test_compressed_arrays_are_refused(model, tmp_path):
+    folder = tmp_path / "model"
+    model.save(folder)
+    with np.load(folder / ARRAYS) as arrays:
+        np.savez_compressed(folder / ARRAYS, **arrays)
+    assert zipfile.ZipFile(folder / ARRAYS).infolist()[0].compress_type == zipfile.ZIP_DEFLATED
+    trust(folder, (folder / ARRAYS).read_bytes())
+    with pytest.raises(ValueError, match="an array is compressed"):
+        load(folder)

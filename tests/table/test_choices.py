@@ -1,0 +1,72 @@
+"""Kernels by name, the exact model or inducing points, and where there is an average."""
+
+import gpflow
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from gpflow_cool.chain.starting import half_median_distance
+from gpflow_cool.lowrank.features import choose_inducing_points
+from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.table.choices import (
+    KERNELS,
+    average_where_possible,
+    choose_model,
+    make_kernel,
+    num_inducing,
+)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("ard", [False, True])
+def test_kernels_by_name(name, ard):
+    kernel = make_kernel(name, ard, 3)
+    size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
+    assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
+
+
+def test_a_kernel_object_is_copied_and_an_unknown_name_refused():
+    kernel = gpflow.kernels.Matern12()
+    assert make_kernel(kernel, False, 3) is not kernel
+    with pytest.raises(ValueError, match="ard=True is for a kernel given by name"):
+        make_kernel(kernel, True, 3)
+    with pytest.raises(ValueError, match="kernel='rbf' is not known"):
+        make_kernel("rbf", False, 3)
+
+
+def test_number_of_inducing_points(monkeypatch):
+    monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 20)
+    se, linear = gpflow.kernels.SquaredExponential(), gpflow.kernels.Linear()
+    assert [num_inducing(20, se, None), num_inducing(21, linear, None)] == [0, 0]
+    assert [num_inducing(21, se, 0), num_inducing(5, se, 4)] == [0, 4]
+    message = "21 rows are more than 20.*Pass inducing=300 to say that this is meant"
+    with pytest.warns(UserWarning, match=message):
+        assert num_inducing(21, se, None) == 300
+
+
+def test_inducing_points_are_chosen_at_the_data_s_own_lengthscale(rng):
+    data = rng.normal(size=[12, 2]), rng.normal(size=[12, 2])
+    options = {"learning": "hierarchical", "task_names": ["a", "b"]}
+    model = choose_model(data, gpflow.kernels.Matern32(), inducing=4, **options)
+    guess = gpflow.kernels.Matern32(lengthscales=half_median_distance(data[0]))
+    assert_allclose(model.inducing_variable.Z, choose_inducing_points(data[0], guess, 4))
+    assert model.task_names == ("a", "b")
+    exact = choose_model(data, gpflow.kernels.Matern32(), inducing=0, **options)
+    assert isinstance(exact, CoolMTGP)
+
+
+def test_only_an_exact_model_of_several_tasks_is_averaged(rng):
+    X, Y = rng.normal(size=[9, 2]), rng.normal(size=[9, 3])
+    kernel = gpflow.kernels.SquaredExponential()
+    chain = CoolMTGP((X, Y), kernel)
+    average = average_where_possible(chain, 4, seed=2)
+    expected = chain.average_over_orders(4, seed=2)
+    assert_allclose(average.noise_covariance(), expected.noise_covariance(), rtol=1e-12)
+    gaps = np.where(np.arange(9)[:, None] == [3, 4, 5], np.nan, Y)
+    for model, orders in [
+        (chain, 1),
+        (CoolMTGP((X, Y[:, :1]), kernel), 4),
+        (CoolMTGP((X, gaps), kernel), 4),
+        (SparseCoolMTGP((X, Y), kernel, X[:4]), 4),
+    ]:
+        assert average_where_possible(model, orders, seed=2) is model
