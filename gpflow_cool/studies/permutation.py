@@ -76,7 +76,7 @@ Source = tuple[Draw, float]
 
 
 def plan(request: Request) -> Plan:
-    """Train with the tasks in several orders, on synthetic draws and, if there are, real sets."""
+    """Train with the tasks in several orders, on synthetic draws and on real sets where given."""
     quick, seed = request.quick, request.seed
     max_rows = request.max_rows or (QUICK_ROWS if quick else None)
     sources = find_sources(request, max_rows)

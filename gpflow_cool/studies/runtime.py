@@ -42,7 +42,7 @@ COLUMNS = Columns(
 
 
 def plan(request: Request) -> Plan:
-    """Time the methods with random choices of so many rows."""
+    """Time the methods on random rows, for each number of rows."""
     quick, seed, steps = request.quick, request.seed, request.steps
     loaded = load_set(DATA_SET, needed_folder(request.data), max_rows=10**9)
     sizes = list(request.sizes or (QUICK_SIZES if quick else SIZES))
