@@ -56,10 +56,12 @@ def explained_blocks(
     :param cross: Takes some items [c, ...] to V [c, T, N, T], the covariance of their values with
         all targets.
     """
+    num_tasks, size = system.mask.shape[1], system.mask.size
 
     def explain(some: tf.Tensor) -> tf.Tensor:
         V = cross(some)
-        blocks = tf.einsum("ctnu,cvnu->ctv", solve_blocks(system, V), V)
+        W, V = (tf.reshape(part, [-1, num_tasks, size]) for part in (solve_blocks(system, V), V))
+        blocks = tf.matmul(W, V, transpose_b=True)
         return 0.5 * (blocks + tf.linalg.matrix_transpose(blocks))
 
     return in_chunks(system, explain, items)
