@@ -14,12 +14,12 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 ORDER = """
 checks  linalg  datasets  metrics  plotting
 chain/      spectrum  likelihood  newton  starting  recovery
-joint/      kronecker  leave_one_out  covariances  likelihood  observed  posteriors  missing
+joint/      kronecker  leave_one_out  covariances  likelihood  observed  posteriors  missing  model
 lowrank/    __init__  features  statistics  rows  streaming
 callbacks  monitoring  coregion
-training/   run  vector  profiled  streamed  em  monte_carlo_em  optimizers  fit
+training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 saving/     folder  modules  models
-models/     base  in_memory  exact  cool  sparse  competitors  __init__
+models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
 table/      costs  columns  files  choices  estimator  evaluation  summary  report
 loading
 studies/    table  text  paper  figures  methods  partition  runner

@@ -12,19 +12,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
-from gpflow.base import AnyNDArray, RegressionData
-from gpflow.kernels import Kernel
+from gpflow.base import AnyNDArray
 
 from ..chain import newton
 from ..chain.likelihood import kernel_matrix_gradient, rotate_back
 from ..chain.starting import chain_start, task_scales
 from ..linalg import lapack_eigh
-from .run import Evaluation
+from .model import Evaluation, Loss, TrainableChain
 from .vector import lower_bound
 
 B_RANGE = 1e10
@@ -41,37 +40,23 @@ ABOVE_FLOOR = 1.0 + 1e-6
 """sigma2 stays this much above its bound, where the transform still has an inverse."""
 
 
-class ChainModel(Protocol):
-    """What profiled training needs of a model."""
-
-    b: Parameter
-    sigma2: Parameter
-    kernel: Kernel
-    learning: str
-    data: RegressionData
-
-    def centred_completions(self) -> tf.Tensor: ...
-    def log_prior_density(self) -> tf.Tensor: ...
-    @property
-    def trainable_parameters(self) -> tuple[Parameter, ...]: ...
-
-
-class ProfiledChain:
+class ProfiledChain(Loss):
     """
-    The loss as a function of the parameters outside the inner problem.
+    The loss with b and sigma2 solved for, as a function of the other parameters.
 
-    Evaluating it sets `b` and `sigma2` of the model to their best values. A frozen one stays; one
-    with a prior, or with bounds that the inner problem does not know, is an outer parameter.
+    Evaluating it sets `b` and `sigma2` of the model to their best values. One that is not trainable
+    stays. One with a prior, or with bounds that the inner problem does not know, is not solved for:
+    it is trained like the others.
     """
 
-    def __init__(self, model: ChainModel) -> None:
+    def __init__(self, model: TrainableChain) -> None:
         self.model = model
         bound_b, bound_sigma2 = lower_bound(model.b), lower_bound(model.sigma2)
         self.solves_b = is_free(model.b) and bound_b is not None and not np.any(bound_b)
         self.solves_sigma2 = is_free(model.sigma2) and bound_sigma2 is not None
-        inside = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
+        solved = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
         self.parameters = [
-            p for p in model.trainable_parameters if all(p is not solved for solved in inside)
+            p for p in model.trainable_parameters if all(p is not other for other in solved)
         ]
         self.floor = sigma2_floor(model.sigma2)
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
@@ -80,8 +65,8 @@ class ProfiledChain:
         self.failure: Exception | None = None
 
     def evaluate(self) -> Evaluation:
-        """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
-        with self.failures_as_they_are():
+        """Solve for b and sigma2; the loss there, and its gradient by the other parameters."""
+        with self.numpy_failures():
             loss, gradients, terms = self._compute()
         gradients = [g.numpy() for g in gradients]
         return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
@@ -95,8 +80,8 @@ class ProfiledChain:
             return self._computation
 
     @contextmanager
-    def failures_as_they_are(self) -> Iterator[None]:
-        """Raise what NumPy raised, and not what TensorFlow makes of it."""
+    def numpy_failures(self) -> Iterator[None]:
+        """Raise what NumPy raised, in place of TensorFlow's error about it."""
         self.failure = None
         try:
             yield
@@ -106,32 +91,36 @@ class ProfiledChain:
             raise
 
     def in_numpy(
-        self, method: str, arguments: list[tf.Tensor], types: tf.DType | list[tf.DType]
+        self,
+        method: Callable[..., Any],
+        arguments: list[tf.Tensor],
+        types: tf.DType | list[tf.DType],
     ) -> Any:
         """
-        Call a method of this object from a graph.
+        Call a method of this object, which computes with NumPy, from a graph.
 
-        TensorFlow keeps the function for ever, and with it whatever it knows: so it knows no model.
+        TensorFlow never frees a Python function that a graph calls. That function therefore holds
+        this object, and with it the model, by weak references only.
         """
-        here = weakref.ref(self)
+        weak_self, weak_method = weakref.ref(self), weakref.WeakMethod(method)
 
         def call(*values: AnyNDArray) -> Any:
-            profile = here()
-            assert profile is not None
+            loss, method = weak_self(), weak_method()
+            assert loss is not None and method is not None
             try:
-                return getattr(profile, method)(*values)
+                return method(*values)
             except Exception as failure:
-                profile.failure = failure
+                loss.failure = failure
                 raise
 
         return tf.numpy_function(call, arguments, types)
 
     def _computation(self) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """
-        Loss, its gradients by the outer variables, and terms; b and sigma2 are set.
+        Loss, its gradients by the variables that are not solved for, and terms.
 
-        TensorFlow computes kernel and mean function with their gradients. LAPACK and NumPy do the
-        rest, which would take longer to compile than to run.
+        It sets b and sigma2. TensorFlow computes kernel and mean function with their gradients.
+        LAPACK and NumPy do the rest, which would take longer to compile than to run.
         """
         model = self.model
         variables = [p.unconstrained_variable for p in self.parameters]
@@ -140,7 +129,7 @@ class ProfiledChain:
             K, Y = model.kernel(model.data[0]), model.centred_completions()
             present = self.present()
             prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
-        U, *parts = self.in_numpy("solve", [K, Y, present], [K.dtype] + [tf.float64] * 7)
+        U, *parts = self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
         parts = [tf.cast(part, K.dtype) for part in parts]
         best, terms, by_present, diagonal, factors, weights, by_Yr = parts
         self.assign(tf.ensure_shape(best, present.shape))

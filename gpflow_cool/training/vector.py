@@ -37,7 +37,7 @@ def log_excess(parameter: Parameter, bound: AnyNDArray) -> AnyNDArray:
     return np.log(np.maximum(value - bound, np.maximum(limits.eps * bound, limits.tiny)))
 
 
-class OuterVector:
+class ParameterVector:
     """
     A view of parameters as one vector x: their unconstrained variables, as GPflow has it.
 

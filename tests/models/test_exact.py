@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from problems import CASES, LAYOUTS, assert_close, assert_moments, random_problem, repeated_rows
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.models.exact import NOISE_FLOOR
+from gpflow_cool.joint.covariances import NOISE_FLOOR
 
 PARAMETRISATIONS = [
     *itertools.product([None, 0, 1, 3], ["full", "diagonal", 0, 2]),  # T is 3

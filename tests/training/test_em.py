@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_close, random_problem, repeated_rows
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.models.exact import NOISE_FLOOR
+from gpflow_cool.joint.covariances import NOISE_FLOOR
 
 
 def random_covariance(rng, T):

@@ -16,7 +16,7 @@ import gpflow_cool.training.profiled
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import newton
 from gpflow_cool.training.profiled import ProfiledChain
-from gpflow_cool.training.vector import OuterVector
+from gpflow_cool.training.vector import ParameterVector
 
 SE = kernels.SquaredExponential
 Gamma = tfp.distributions.Gamma
@@ -119,7 +119,7 @@ def test_envelope_gradient_equals_finite_differences(rng, kind, learning):
     Y = Y + X @ [[0.5, -0.2], [0.1, 0.4]]  # something for a linear kernel
     kernel, mean = OUTER[kind]()
     profile = CoolMTGP((X, Y), kernel, mean, learning=learning).profile()
-    vector = OuterVector(profile.parameters, logarithms=True)
+    vector = ParameterVector(profile.parameters, logarithms=True)
     x = vector.numpy()
 
     gradient = vector.gradient(profile.evaluate().gradients)
