@@ -1,8 +1,8 @@
 """
 What comes from a user is cast and checked here.
 
-Every error says what is wrong, where, and what to do. Kernels and mean functions are checked in
-:mod:`.models.arguments`.
+Every error says what is wrong, where, and what to do. Kernels, mean functions and covariances are
+checked in :mod:`gpflow_cool.models.arguments`.
 """
 
 import os
@@ -167,32 +167,6 @@ def positive_vector(value: Any, name: str, num_tasks: int) -> AnyNDArray:
             f" {name} out to start from the data."
         )
     return array
-
-
-def covariance(value: Any, name: str, num_tasks: int) -> AnyNDArray:
-    """Cast a covariance between tasks to a symmetric, positive semidefinite array [T, T]."""
-    array = numbers(value, name).astype(default_float())
-    if array.shape != (num_tasks, num_tasks):
-        raise ValueError(
-            f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass"
-            f" ({num_tasks}, {num_tasks})."
-        )
-    check_finite(array, name, "look at how it was computed")
-    scale = float(np.max(np.abs(array)))
-    tolerance = 1e-6 if array.dtype == np.float64 else 1e-3
-    if np.max(np.abs(array - array.T)) > tolerance * scale:
-        row, column = np.unravel_index(np.argmax(np.abs(array - array.T)), array.shape)
-        raise ValueError(
-            f"{name} is not symmetric: {array[row, column]} at [{row}, {column}], but"
-            f" {array[column, row]} at [{column}, {row}]."
-        )
-    smallest = float(np.linalg.eigvalsh(array)[0])
-    if scale == 0 or smallest < -tolerance * scale:
-        raise ValueError(
-            f"{name} is not a covariance: its smallest eigenvalue is {smallest:.3g}, but none may"
-            " be negative, nor all of them zero."
-        )
-    return 0.5 * (array + array.T)
 
 
 # Training data ------------------------------------------------------------------------------------
@@ -386,20 +360,23 @@ def targets(Ynew: Any, num_tasks: int) -> tf.Tensor:
     return columns(Ynew, "Ynew", num_tasks, f"the model has {num_tasks} tasks")
 
 
-def check_same_rows(Xnew: tf.Tensor, Ynew: tf.Tensor) -> None:
-    """Raise unless inputs and targets have the same rows, as far as their shapes are known."""
+def inputs_and_targets(
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cast test inputs and targets, and check that they have the same rows."""
+    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
     if not Xnew.shape[:-1].is_compatible_with(Ynew.shape[:-1]):
         raise ValueError(
             f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: row m of"
             " Ynew must hold the targets at row m of Xnew."
         )
+    return Xnew, Ynew
 
 
 def scored_data(data: Any, num_columns: int, num_tasks: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The pair (Xnew, Ynew) whose density is asked for: every target must be known."""
     Xnew, Ynew = pair(data, "data must be the pair (Xnew, Ynew), shapes [M, D] and [M, T]")
-    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
-    check_same_rows(Xnew, Ynew)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
     if hasattr(Ynew, "numpy"):
         check_finite(Ynew.numpy(), "Ynew", "drop the row or fill the gap")
     return Xnew, Ynew
@@ -409,8 +386,7 @@ def known_data(
     Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Test inputs, and targets with NaN where a task is asked for; infinity is refused."""
-    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
-    check_same_rows(Xnew, Ynew)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
     if hasattr(Ynew, "numpy") and np.isinf(Ynew.numpy()).any():
         where = np.argwhere(np.isinf(Ynew.numpy()))[0]
         raise ValueError(

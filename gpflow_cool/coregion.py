@@ -2,7 +2,7 @@
 To and from GPflow's coregionalization layout.
 
 There, X has a column with the number of the task, Y has one column, and the kernel is a base kernel
-times `gpflow.kernels.Coregion`. Here, X has no such column, and Y has one column a task.
+times `gpflow.kernels.Coregion`. Here, X has no such column, and Y has one column per task.
 """
 
 import copy
@@ -19,6 +19,7 @@ from gpflow.kernels import Combination, Coregion, Kernel, Product
 from gpflow.mean_functions import MeanFunction, Zero
 
 from . import checks
+from .joint.model import JointModel
 
 
 class CoregionKernel(NamedTuple):
@@ -35,7 +36,7 @@ def split_kernel(kernel: Kernel, num_columns: int) -> CoregionKernel:
     """
     Take a base kernel times `Coregion` apart.
 
-    :param num_columns: Of X, the task column included.
+    :param num_columns: Number of columns of X, with the task column.
     """
     factors = kernel.kernels if isinstance(kernel, Product) else [kernel]
     coregions = [factor for factor in factors if isinstance(factor, Coregion)]
@@ -111,7 +112,7 @@ def task_numbers(column: AnyNDArray, num_tasks: int) -> AnyNDArray:
 
 
 class SharedInputs(NamedTuple):
-    """A coregionalization model's data and base kernel, one column of Y a task."""
+    """A coregionalization model's data and base kernel, with one column of Y per task."""
 
     X: AnyNDArray
     Y: AnyNDArray
@@ -141,7 +142,9 @@ def from_coregion(model: Any) -> SharedInputs:
     return SharedInputs(X, Y, parts.base, mean_function, parts.task_column)
 
 
-def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -> MeanAndVariance:
+def predict_coregion(
+    model: JointModel, X_aug: Any, *, noise: bool, task_column: int
+) -> MeanAndVariance:
     """
     Mean and variance, [M, 1] each, at rows that name their task in a column.
 
@@ -164,7 +167,7 @@ def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -
     return tf.gather(mean, tasks, batch_dims=1), tf.gather(variance, tasks, batch_dims=1)
 
 
-def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
+def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
     """
     A GPflow `GPR` with `Coregion`, the task column last, at the model's C and noise variances.
 
@@ -216,7 +219,7 @@ class MeanOfTasks(MeanFunction):
     """
     A mean function of rows that name their task, as one of the inputs alone: [N, T].
 
-    :param inner: Gives one number a row.
+    :param inner: Gives one number per row.
     """
 
     def __init__(self, inner: MeanFunction, num_tasks: int, task_column: int) -> None:
@@ -234,7 +237,7 @@ class MeanOfRows(MeanFunction):
     """
     A mean function of inputs, as one of rows that end with their task: [N, 1].
 
-    :param inner: Gives one number a row, or one a task.
+    :param inner: Gives one number per row, or one per row and task.
     """
 
     def __init__(self, inner: MeanFunction, num_tasks: int) -> None:

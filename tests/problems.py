@@ -154,3 +154,15 @@ def assert_moments(draws, mean, cov, bound=5.0):
     assert np.all(np.abs(E.mean(axis=0)) <= bound * np.sqrt(v / S) + 1e-12)
     error = np.sqrt((np.outer(v, v) + cov**2) / S)
     assert np.all(np.abs(E.T @ E / S - cov) <= bound * error + 1e-12)
+
+
+def random_covariance(rng, T, rank=None):
+    """A covariance between tasks: positive definite, or of a rank."""
+    A = rng.normal(size=(T, rank or T))
+    return A @ A.T + (0.0 if rank else 0.3 * np.eye(T))
+
+
+def perturb(model, rng):
+    """Any parameters but those that the model starts from."""
+    for variable in model.trainable_variables:
+        variable.assign_add(0.3 * rng.normal(size=variable.shape))

@@ -13,6 +13,9 @@ from ..linalg import correlation_from_covariance
 from .missing import ObservedPosterior
 from .posteriors import JointPosterior
 
+Posterior = JointPosterior | ObservedPosterior
+"""Given all targets, or those that are observed."""
+
 
 class JointModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     """A Gaussian process of T tasks, vec(Y) ~ N(mean, C (x) K + Sigma (x) I)."""
@@ -63,7 +66,7 @@ class JointModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
     @abc.abstractmethod
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior | ObservedPosterior:
+    ) -> Posterior:
         """
         The posterior with its factorisations cached: predictions from it cost milliseconds.
 

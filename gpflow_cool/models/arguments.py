@@ -1,10 +1,11 @@
-"""Kernels and mean functions that a user passes to a model: checked before any work."""
+"""Kernels, mean functions and covariances that a user passes to a model: checked before work."""
 
 import re
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from gpflow.base import AnyNDArray
 from gpflow.config import default_float
 from gpflow.kernels import Combination, Coregion, Kernel, MultioutputKernel
 from gpflow.mean_functions import MeanFunction
@@ -111,3 +112,29 @@ def summary(error: Exception) -> str:
     """What an error says, on one line, shortened, and without the name of TensorFlow's node."""
     text = " ".join(re.sub(r"{{function_node [^}]*}}", "", str(error)).split())
     return text[:200] or type(error).__name__
+
+
+def check_covariance(value: Any, name: str, num_tasks: int) -> AnyNDArray:
+    """Cast a covariance between tasks to an array [T, T], symmetric and positive semidefinite."""
+    array = checks.numbers(value, name).astype(default_float())
+    if array.shape != (num_tasks, num_tasks):
+        raise ValueError(
+            f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass"
+            f" ({num_tasks}, {num_tasks})."
+        )
+    checks.check_finite(array, name, "look at how it was computed")
+    scale = float(np.max(np.abs(array)))
+    tolerance = 1e-6 if array.dtype == np.float64 else 1e-3
+    if np.max(np.abs(array - array.T)) > tolerance * scale:
+        row, column = np.unravel_index(np.argmax(np.abs(array - array.T)), array.shape)
+        raise ValueError(
+            f"{name} is not symmetric: {array[row, column]} at [{row}, {column}], but"
+            f" {array[column, row]} at [{column}, {row}]."
+        )
+    smallest = float(np.linalg.eigvalsh(array)[0])
+    if scale == 0 or smallest < -tolerance * scale:
+        raise ValueError(
+            f"{name} is not a covariance: its smallest eigenvalue is {smallest:.3g}, but none may"
+            " be negative, nor all of them zero."
+        )
+    return 0.5 * (array + array.T)

@@ -16,10 +16,8 @@ from ..chain.spectrum import Spectrum
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
 from ..joint.likelihood import CorrelatedGaussian
-from ..joint.missing import ObservedPosterior
+from ..joint.model import Posterior
 from ..joint.posteriors import JointPosterior
-from ..lowrank.rows import Rows
-from ..lowrank.streaming import Features
 from ..saving.models import Document, Given, Saveable, data_document, saved_data
 from ..saving.modules import Reader, Writer
 from ..training import fit as training
@@ -56,16 +54,6 @@ class MultitaskModel(Saveable, TrainableModel):
             num_latent_gps=num_tasks,
         )
         self.data = data
-
-    @property
-    @abc.abstractmethod
-    def rows(self) -> Rows:
-        """All the data, in chunks of rows."""
-
-    @property
-    @abc.abstractmethod
-    def features(self) -> Features | None:
-        """Features whose products are the kernel matrix; None where the matrix itself is needed."""
 
     @abc.abstractmethod
     def spectral(self) -> tuple[tf.Tensor, Spectrum]:
@@ -117,7 +105,7 @@ class MultitaskModel(Saveable, TrainableModel):
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior | ObservedPosterior:
+    ) -> Posterior:
         features = self.features
         return JointPosterior(
             self.kernel,
@@ -130,7 +118,7 @@ class MultitaskModel(Saveable, TrainableModel):
 
     # Predictions ---------------------------------------------------------------------------------
 
-    def _uncached(self) -> JointPosterior | ObservedPosterior:
+    def _uncached(self) -> Posterior:
         return self.posterior(PrecomputeCacheType.NOCACHE)
 
     @property

@@ -12,7 +12,6 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from typing_extensions import Self
 
-from .. import checks
 from ..chain.spectrum import Spectrum
 from ..chain.starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
 from ..joint.covariances import (
@@ -28,6 +27,7 @@ from ..lowrank.statistics import statistics_log_evidence
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.em import ExactEM
+from .arguments import check_covariance
 from .chain import ChainModel
 from .in_memory import InMemoryModel
 
@@ -97,9 +97,9 @@ class KroneckerMTGP(InMemoryModel):
         if task_covariance is None:
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
             task_covariance = signal_start(residual, scales) / variance
-        C = checks.covariance(task_covariance, "task_covariance", self.num_tasks)
+        C = check_covariance(task_covariance, "task_covariance", self.num_tasks)
         Sigma = np.diag(NOISE_FRACTION * scales) if noise_covariance is None else noise_covariance
-        Sigma = checks.covariance(Sigma, "noise_covariance", self.num_tasks)
+        Sigma = check_covariance(Sigma, "noise_covariance", self.num_tasks)
         self.signal = signal_covariance_of_rank(C, rank)
         self.noise = noise_covariance_of_rank(Sigma, noise_rank, scales)
         fix_kernel_scale(kernel)

@@ -26,8 +26,8 @@ from ..joint.missing import (
     leave_one_row_out,
     solve_observed,
 )
+from ..joint.model import Posterior
 from ..joint.observed import observed_log_evidence
-from ..joint.posteriors import JointPosterior
 from ..linalg import eigh
 from ..lowrank.features import LinearFeatures, linear_features
 from ..lowrank.rows import TensorRows
@@ -135,7 +135,7 @@ class InMemoryModel(MultitaskModel):
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
-    ) -> JointPosterior | ObservedPosterior:
+    ) -> Posterior:
         if self.observed is None:
             return super().posterior(precompute_cache)
         return ObservedPosterior(
@@ -157,10 +157,10 @@ class InMemoryModel(MultitaskModel):
     @classmethod
     def from_coregion(cls, model: Any, **options: Any) -> Self:
         """
-        The swapped-in model for a GPflow `GPR` or `VGP` whose kernel is a base kernel times
+        The model that replaces a GPflow `GPR` or `VGP` whose kernel is a base kernel times
         `Coregion`.
 
-        Its rows may come in any order. X becomes the union of the tasks' inputs, matched exactly,
+        The rows may come in any order. X becomes the union of the tasks' inputs, matched exactly,
         and Y is NaN where a task is not measured. The base kernel is copied, without the task
         column, and so is the mean function; nothing is trained yet.
 
@@ -186,8 +186,7 @@ class InMemoryModel(MultitaskModel):
         """
         A GPflow `GPR` with `Coregion`, the task column last, at this model's C.
 
-        Noise variances are carried over; correlations of the noise cannot be, and a warning says
-        so.
+        Noise variances are carried over. Correlations of the noise cannot be, which a warning says.
         """
         return to_coregion_gpr(self)
 

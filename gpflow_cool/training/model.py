@@ -65,6 +65,16 @@ class TrainableModel(JointModel):
     has_drawn = False
     """Whether the missing targets may be drawn from this model, because it has learnt something."""
 
+    @property
+    @abc.abstractmethod
+    def rows(self) -> Rows:
+        """All the data, in chunks of rows."""
+
+    @property
+    @abc.abstractmethod
+    def features(self) -> Features | None:
+        """Features whose products are the kernel matrix; None where the matrix itself is needed."""
+
     def profile(self) -> Loss | None:
         """The loss with some of its parameters solved for; None where none can be."""
         return None
@@ -107,13 +117,3 @@ class TrainableChain(TrainableModel):
     @abc.abstractmethod
     def scales(self) -> AnyNDArray:
         """[T], the tasks' variances."""
-
-    @property
-    @abc.abstractmethod
-    def features(self) -> Features | None:
-        """Features of the rows, where the kernel matrix is a product of such; else None."""
-
-    @property
-    @abc.abstractmethod
-    def rows(self) -> Rows:
-        """The data in chunks of rows."""
