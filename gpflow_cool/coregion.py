@@ -53,7 +53,7 @@ def split_kernel(kernel: Kernel, num_columns: int) -> CoregionKernel:
         )
     task_column = int(columns[0])
     base = copy.deepcopy(others[0] if len(others) == 1 else Product(others))
-    drop_column(base, task_column, num_columns)
+    number_columns(base, num_columns, task_column)
     return CoregionKernel(base, int(coregions[0].output_dim), task_column)
 
 
@@ -61,19 +61,23 @@ def contains_coregion(kernel: Kernel) -> bool:
     return any(isinstance(part, Coregion) for part in (kernel, *kernel.submodules))
 
 
-def drop_column(kernel: Kernel, column: int, num_columns: int) -> None:
-    """Let a kernel see X without a column, in place."""
+def number_columns(kernel: Kernel, num_columns: int, task_column: int) -> None:
+    """
+    Let a kernel name the columns that it sees by their numbers without the task column, in place.
+
+    :param task_column: Where it is; `num_columns` where X gets it as a new last column.
+    """
     if isinstance(kernel, Combination):
         for part in kernel.kernels:
-            drop_column(part, column, num_columns)
+            number_columns(part, num_columns, task_column)
         return
     dims = np.arange(num_columns)[kernel.active_dims]
-    if column in dims:
+    if task_column in dims:
         raise ValueError(
-            f"{type(kernel).__name__} sees the task column, {column}, of X, so that the model is no"
-            " product of inputs and tasks: give it active_dims without that column."
+            f"{type(kernel).__name__} sees the task column, {task_column}, of X, so that the model"
+            " is no product of inputs and tasks: give it active_dims without that column."
         )
-    kernel.active_dims = [int(d) - (d > column) for d in dims]
+    kernel.active_dims = [int(d) - (d > task_column) for d in dims]
 
 
 def pivot(
@@ -185,7 +189,7 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
             stacklevel=3,
         )
     base = copy.deepcopy(model.kernel)
-    keep_columns(base, num_columns)
+    number_columns(base, num_columns, task_column=num_columns)
     coregion = Coregion(num_tasks, rank=num_tasks, active_dims=[num_columns])
     tiny = 1e-8 * float(np.mean(np.diag(C))) + 1e-12
     values, vectors = np.linalg.eigh(C)
@@ -204,15 +208,6 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
         mean_function=MeanOfRows(copy.deepcopy(model.mean_function), num_tasks),
         likelihood=gpflow.likelihoods.Gaussian(variance=noise),
     )
-
-
-def keep_columns(kernel: Kernel, num_columns: int) -> None:
-    """Let a kernel go on seeing the columns that it sees when X gets one more, in place."""
-    if isinstance(kernel, Combination):
-        for part in kernel.kernels:
-            keep_columns(part, num_columns)
-    else:
-        kernel.active_dims = [int(d) for d in np.arange(num_columns)[kernel.active_dims]]
 
 
 class MeanOfTasks(MeanFunction):

@@ -8,6 +8,8 @@ from gpflow.kernels import SquaredExponential
 
 from gpflow_cool import CoolMTGP
 
+N, D, T = 6, 2, 3
+
 
 class CountingKernel(SquaredExponential):
     """Remembers the most rows that it has given a matrix for; its diagonal is no work."""

@@ -15,11 +15,9 @@ import pytest
 import tensorflow as tf
 from gpflow.kernels import SquaredExponential
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import exactly, refused
+from refusals import D, N, T, exactly, refused
 
 from gpflow_cool import CoolMTGP, checks
-
-N, D, T = 6, 2, 3
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
 from gpflow.utilities import to_default_float
+from typing_extensions import Self
 
 from .. import checks
 from ..chain.spectrum import Spectrum
@@ -250,8 +251,14 @@ class MultitaskModel(Saveable, TrainableModel):
             "mean_function": writer.module(self.mean_function, "mean_function"),
         }
 
-    @staticmethod
-    def saved_arguments(saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        model = cls(**cls.saved_arguments(saved, reader, given))
+        model.restore_state(saved, reader)
+        return model
+
+    @classmethod
+    def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
         """Arguments of the constructor that :meth:`to_document` has kept."""
         return {
             "data": saved_data(saved, reader),

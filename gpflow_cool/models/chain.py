@@ -9,7 +9,7 @@ from .. import checks
 from ..chain.recovery import MultitaskParameters, recover
 from ..chain.spectrum import Spectrum
 from ..joint.kronecker import TaskBasis, chain_task_basis
-from ..saving.models import Document
+from ..saving.models import Document, Given
 from ..saving.modules import Reader, Writer
 from ..training.model import TrainableChain
 from .base import MultitaskModel
@@ -17,6 +17,9 @@ from .base import MultitaskModel
 
 class ChainModel(MultitaskModel, TrainableChain):
     """Base of the models that learn one b and one sigma2 per task, and recover C and Sigma."""
+
+    saved_options: tuple[str, ...]
+    """Arguments of the constructor that are saved, each an attribute of the model as well."""
 
     @property
     def objective_term_names(self) -> tuple[str, ...]:
@@ -62,9 +65,15 @@ class ChainModel(MultitaskModel, TrainableChain):
 
     def to_document(self, writer: Writer) -> dict[str, Any]:
         return super().to_document(writer) | {
+            "options": {name: getattr(self, name) for name in self.saved_options},
             "b": writer.parameter(self.b),
             "sigma2": writer.parameter(self.sigma2),
         }
+
+    @classmethod
+    def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
+        options = {name: saved["options"][name] for name in cls.saved_options}
+        return super().saved_arguments(saved, reader, given) | options
 
     def restore_state(self, saved: Document, reader: Reader) -> None:
         super().restore_state(saved, reader)

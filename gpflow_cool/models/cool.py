@@ -1,14 +1,12 @@
 """CoolMTGP: the conditional one-output likelihood formulation for multitask Gaussian processes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from typing_extensions import Self
 
 from .. import checks
 from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
@@ -18,8 +16,7 @@ from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_dia
 from ..joint.observed import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
-from ..saving.models import Document, Given, saveable
-from ..saving.modules import Reader, Writer
+from ..saving.models import saveable
 from ..training.profiled import ProfiledChain, completion_scales
 from ..training.streamed import StreamedLoss
 from .chain import ChainModel
@@ -167,23 +164,12 @@ class CoolMTGP(ChainModel, InMemoryModel):
         return KroneckerMTGP.at(self, C, Sigma)
 
     def observed_system(self) -> ObservedSystem:
-        """The covariance of the observed targets at the recovered C and Sigma."""
         assert self.observed is not None
         U, spectrum = self.spectral()
         parameters = self._recover(spectrum)
         return observed_system(U, spectrum.lam, parameters.C, parameters.Sigma, self.observed)
 
-    def to_document(self, writer: Writer) -> dict[str, Any]:
-        return super().to_document(writer) | {
-            "options": {"learning": self.learning, "engine": self.engine},
-        }
-
-    @classmethod
-    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
-        options = {key: saved["options"][key] for key in ("learning", "engine")}
-        model = cls(**cls.saved_arguments(saved, reader, given), **options)
-        model.restore_state(saved, reader)
-        return model
+    saved_options = ("learning", "engine")
 
 
 InMemoryModel.one_task_model = CoolMTGP

@@ -10,7 +10,6 @@ from gpflow import set_trainable
 from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from typing_extensions import Self
 
 from ..chain.spectrum import Spectrum
 from ..chain.starting import NOISE_FRACTION, fix_kernel_scale, mean_kernel_diagonal, task_scales
@@ -24,7 +23,7 @@ from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
 from ..joint.observed import ObservedSystem, observed_system
 from ..linalg import eigh
 from ..lowrank.statistics import statistics_log_evidence
-from ..saving.models import Document, Given, saveable
+from ..saving.models import Document, saveable
 from ..saving.modules import Reader, Writer
 from ..training.em import ExactEM
 from .arguments import check_covariance
@@ -201,18 +200,15 @@ class KroneckerMTGP(InMemoryModel):
         return ExactEM(self, self.signal, self.noise)
 
     def task_covariance(self) -> tf.Tensor:
-        """C, [T, T]."""
         return self.signal()
 
     def noise_covariance(self) -> tf.Tensor:
-        """Sigma, [T, T]."""
         return self.noise()
 
     def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
         return task_basis(tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64))
 
     def observed_system(self) -> ObservedSystem:
-        """The covariance of the observed targets at the present C and Sigma."""
         assert self.observed is not None
         lam, U = eigh(self.kernel(self.data[0]))
         return observed_system(U, lam, self.signal(), self.noise(), self.observed)
@@ -223,10 +219,7 @@ class KroneckerMTGP(InMemoryModel):
             "noise": writer.module(self.noise, "covariance"),
         }
 
-    @classmethod
-    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
-        model = cls(**cls.saved_arguments(saved, reader, given))
-        model.signal = reader.module(saved["signal"], "covariance")
-        model.noise = reader.module(saved["noise"], "covariance")
-        model.restore_state(saved, reader)
-        return model
+    def restore_state(self, saved: Document, reader: Reader) -> None:
+        super().restore_state(saved, reader)
+        self.signal = reader.module(saved["signal"], "covariance")
+        self.noise = reader.module(saved["noise"], "covariance")

@@ -74,20 +74,11 @@ class InMemoryModel(MultitaskModel):
         return self._centred(*self.data)
 
     def centred_completions(self) -> tf.Tensor:
-        """
-        The targets that the objective sees, minus the mean function: [N, T], or, where some are
-        missing, the completions of the last round of training, [S, N, T], over which the objective
-        is a mean.
-        """
         if self.completions is None:
             return self.centred_targets()
         return self.completions - self.mean_function(self.data[0])
 
     def independent_completion(self) -> tf.Tensor:
-        """
-        [1, N, T], the missing targets as predicted by one Gaussian process per task, trained on the
-        observed targets of that task.
-        """
         X, _ = self.data
         residual = self.centred_targets()
         predicted = []
@@ -107,7 +98,6 @@ class InMemoryModel(MultitaskModel):
 
     @property
     def rows(self) -> TensorRows:
-        """The data as one chunk of rows."""
         return TensorRows(*self.data)
 
     def feature_statistics(self, features: LinearFeatures) -> Statistics:

@@ -12,7 +12,6 @@ from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.utilities import to_default_float
-from typing_extensions import Self
 
 from .. import checks
 from ..chain.likelihood import LEARNING
@@ -116,6 +115,11 @@ class SparseCoolMTGP(ChainModel):
         return InducingFeatures(self.kernel, self.inducing_variable)
 
     @property
+    def chunk_rows(self) -> int:
+        """Number of rows per chunk."""
+        return int(self.rows.chunk_rows)
+
+    @property
     def num_inducing(self) -> int:
         """M."""
         return int(self.inducing_variable.num_inducing)
@@ -162,6 +166,8 @@ class SparseCoolMTGP(ChainModel):
     def joint_solution(self) -> JointSolution:
         return JointSolution(*map(to_default_float, super().joint_solution()))
 
+    saved_options = ("learning", "chunk_rows")
+
     def to_document(self, writer: Writer) -> dict[str, Any]:
         points = self.inducing_variable
         if type(points) is not InducingPoints:
@@ -169,21 +175,15 @@ class SparseCoolMTGP(ChainModel):
                 f"Inducing variables of class {type(points).__name__} cannot be saved, only"
                 " InducingPoints can."
             )
-        return super().to_document(writer) | {
-            "inducing_points": writer.parameter(points.Z),
-            "options": {"learning": self.learning, "chunk_rows": int(self.rows.chunk_rows)},
-        }
+        return super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
 
     @classmethod
-    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+    def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
         points = reader.parameter(saved["inducing_points"])
         inducing_variable = InducingPoints(points.numpy())
         inducing_variable.Z = points
-        options = {key: saved["options"][key] for key in ("learning", "chunk_rows")}
-        arguments = cls.saved_arguments(saved, reader, given)
-        model = cls(inducing_variable=inducing_variable, **arguments, **options)
-        model.restore_state(saved, reader)
-        return model
+        arguments = super().saved_arguments(saved, reader, given)
+        return arguments | {"inducing_variable": inducing_variable}
 
 
 def as_inducing_variable(value: Any, num_inputs: int) -> InducingVariables:

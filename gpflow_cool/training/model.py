@@ -92,11 +92,17 @@ class TrainableModel(JointModel):
         raise NotImplementedError
 
     def centred_completions(self) -> tf.Tensor:
-        """The targets that the objective sees, minus the mean function: [N, T], or [S, N, T]."""
+        """
+        The targets that the objective sees, minus the mean function: [N, T], or, where some are
+        missing, the completions of the last round, [S, N, T], over which the objective is a mean.
+        """
         raise NotImplementedError
 
     def independent_completion(self) -> tf.Tensor:
-        """[1, N, T], the missing targets as one Gaussian process per task predicts them."""
+        """
+        [1, N, T], the missing targets as predicted by one Gaussian process per task, trained on the
+        observed targets of that task.
+        """
         raise NotImplementedError
 
     def observed_system(self) -> ObservedSystem:

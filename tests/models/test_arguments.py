@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from gpflow.kernels import SquaredExponential
 from numpy.testing import assert_allclose, assert_array_equal
-from refusals import exactly, refused
+from refusals import D, N, T, exactly, refused
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.models.arguments import check_covariance, summary
-
-N, D, T = 6, 2, 3
 
 
 @pytest.fixture
