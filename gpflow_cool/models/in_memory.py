@@ -41,7 +41,7 @@ class InMemoryModel(MultitaskModel):
     """Base of the models with all data in memory, where targets may be missing."""
 
     one_task_model: Callable[..., "InMemoryModel"]
-    """What the first guess of missing targets comes from: CoolMTGP, whose module sets this."""
+    """The model of one task for a first guess of missing targets: CoolMTGP, which is set there."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class TrainableModel(JointModel):
     """[S, N, T], the targets with the missing ones filled in; None where none is missing."""
 
     has_drawn = False
-    """Whether the missing targets may be drawn from this model, because it has learnt something."""
+    """Whether the first draws of missing targets come from the model, which knows C already."""
 
     @property
     @abc.abstractmethod

@@ -82,7 +82,7 @@ class Run:
         self.forget_best()
 
     def forget_best(self) -> None:
-        """Compare with no loss before: those of other completions are of another function."""
+        """Forget all losses so far: with other completions, the loss is another function."""
         self.best_loss = np.inf
         self.best_weights = snapshot(self.state)
 
@@ -105,7 +105,7 @@ class Run:
             self.best_round = BestRound(score, self.restart, snapshot(self.state))
 
     def use_best_round(self) -> None:
-        """Make the best round, if there are rounds, what :meth:`restore_best` restores."""
+        """Let :meth:`restore_best` restore the best round, if there are rounds."""
         if self.best_round is not None:
             self.best_loss, self.best_weights = -self.best_round.score, self.best_round.weights
 

@@ -10,19 +10,12 @@ from refusals import D, N, T, exactly, refused
 from gpflow_cool import CoolMTGP
 from gpflow_cool.models.arguments import check_covariance, summary
 
-
-@pytest.fixture
-def X(rng):
-    return rng.uniform(size=(N, D))
-
-
-@pytest.fixture
-def Y(rng):
-    return rng.normal(size=(N, T))
+X = np.random.default_rng(0).uniform(size=(N, D))
+Y = np.random.default_rng(1).normal(size=(N, T))
 
 
 @pytest.mark.parametrize("kernel", ["rbf", SquaredExponential, [SquaredExponential()], 3.0])
-def test_what_is_no_kernel(X, Y, kernel):
+def test_what_is_no_kernel(kernel):
     text = (
         f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed, for example"
         " gpflow.kernels.SquaredExponential()."
@@ -42,7 +35,7 @@ MULTI_OUTPUT = {
 
 @pytest.mark.parametrize("name", MULTI_OUTPUT)
 @pytest.mark.parametrize("inside", [lambda k: k, lambda k: SE() + k, lambda k: SE() * k])
-def test_multi_output_kernels(X, Y, name, inside):
+def test_multi_output_kernels(name, inside):
     text = (
         f"{name} is a multi-output kernel. This model learns the covariance between tasks itself:"
         " pass the kernel over inputs that all tasks share, for example"
@@ -61,7 +54,7 @@ def test_multi_output_kernels(X, Y, name, inside):
     ],
     ids=["alone", "product", "nested", "change points"],
 )
-def test_coregion_kernels(X, Y, inside):
+def test_coregion_kernels(inside):
     text = (
         "The kernel contains Coregion. This model learns the covariance between tasks itself: pass"
         " the base kernel alone, without the task column in X, and one column of Y a task."
@@ -71,7 +64,7 @@ def test_coregion_kernels(X, Y, inside):
 
 
 @pytest.mark.parametrize("inside", [lambda k: k, lambda k: SE() * k])
-def test_kernels_over_other_columns(X, Y, inside):
+def test_kernels_over_other_columns(inside):
     text = (
         "SquaredExponential has active_dims=[1 2], but X has 2 columns: they are counted from 0 to"
         " 1."
@@ -93,7 +86,7 @@ def test_kernels_over_other_columns(X, Y, inside):
     refused("ArcCosine has 3 weight_variances, but it sees 2 columns", (X, Y), arc)
 
 
-def test_kernels_that_fail_or_give_something_else(X, Y):
+def test_kernels_that_fail_or_give_something_else():
     class Broken(SquaredExponential):
         def __init__(self, result):
             super().__init__()
@@ -120,7 +113,7 @@ def test_kernels_that_fail_or_give_something_else(X, Y):
     refused("^The kernel fails at the first row of X, 2 columns of float64 .*float", (X, Y), kernel)
 
 
-def test_mean_functions(X, Y):
+def test_mean_functions():
     for function in [3.0, gpflow.mean_functions.Constant]:
         text = (
             f"mean_function is {function!r}, but a gpflow.mean_functions.MeanFunction object is"
@@ -147,7 +140,7 @@ def test_mean_functions(X, Y):
     )
 
 
-def test_a_plain_function_serves_as_mean_function(X, Y):
+def test_a_plain_function_serves_as_mean_function():
     model = CoolMTGP((X, Y), SquaredExponential(), lambda X: 3.0 * X[..., :1])
     assert_allclose(model.centred_targets(), Y - 3.0 * X[:, :1], rtol=1e-12)
 

@@ -90,7 +90,7 @@ def linear_mean():
     return SE(lengthscales=0.9), mean
 
 
-OUTER = {
+TRAINED = {
     "isotropic": lambda: (SE(lengthscales=0.8), None),
     "ARD": lambda: (SE(lengthscales=[0.8, 1.1]), None),
     "sum": lambda: (SE(lengthscales=0.8) + kernels.Linear(variance=0.4), None),
@@ -117,7 +117,7 @@ def test_envelope_gradient_equals_finite_differences(rng, kind, learning):
     """Differences of the loss with the inner problem solved again at every point."""
     X, Y = smooth_data(rng, N=15, T=2, D=2)
     Y = Y + X @ [[0.5, -0.2], [0.1, 0.4]]  # something for a linear kernel
-    kernel, mean = OUTER[kind]()
+    kernel, mean = TRAINED[kind]()
     profile = CoolMTGP((X, Y), kernel, mean, learning=learning).profile()
     vector = ParameterVector(profile.parameters, logarithms=True)
     x = vector.numpy()
