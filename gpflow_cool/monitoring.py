@@ -17,7 +17,7 @@ Nothing here needs a display. TensorBoard and matplotlib are imported when somet
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow.base import AnyNDArray, RegressionData
+from gpflow.base import AnyNDArray, MeanAndVariance, RegressionData
 from gpflow.monitor import MonitorTaskGroup, ScalarToTensorBoard, ToTensorBoard
 from gpflow.utilities import parameter_dict
 
@@ -261,22 +261,18 @@ def new_axes(width: float, height: float) -> "Axes":
 
 
 class Predictions(NamedTuple):
-    """A model at one set of parameters, for :func:`gpflow_cool.plotting.plot_bands`."""
+    """A posterior with its model's data, for :func:`gpflow_cool.plotting.plot_bands`."""
 
     data: RegressionData
     task_names: tuple[str, ...]
-    posterior: Posterior
-
-    def predict_f(self, Xnew: Any) -> tuple[Any, Any]:
-        return self.posterior.predict_f(checks.inputs(Xnew, 1))
-
-    def predict_y(self, Xnew: Any) -> tuple[Any, Any]:
-        return self.posterior.predict_y(checks.inputs(Xnew, 1))
+    predict_f: Callable[..., MeanAndVariance]
+    predict_y: Callable[..., MeanAndVariance]
 
 
 def draw_predictions(model: JointModel, posterior: Posterior) -> Iterator[tuple[str, "Axes"]]:
     """Tags, and axes with each task's predictions over the one input."""
-    predictions = Predictions(model.data, model.task_names, posterior)
+    predict = posterior.predict_f, posterior.predict_y
+    predictions = Predictions(model.data, model.task_names, *predict)
     grid = input_grid(np.asarray(model.data[0]))
     for task, name in enumerate(model.task_names):
         ax = plot_bands(predictions, grid, task, new_axes(4.4, 2.9), legend=False)
