@@ -20,7 +20,7 @@ import numpy as np
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.datasets import load_mulan, low_rank_synthetic
 from gpflow_cool.metrics import joint_nlpd, mean_rmse
-from gpflow_cool.models.in_memory import JointGPModel
+from gpflow_cool.models.in_memory import InMemoryModel
 from gpflow_cool.studies.partition import data_folder
 
 SETS = ("edm", "slump", "andro", "enb", "atp1d")
@@ -59,7 +59,7 @@ def squared_exponential(num_inputs: int) -> gpflow.kernels.Kernel:
     return gpflow.kernels.SquaredExponential(lengthscales=np.sqrt(num_inputs))
 
 
-def score(model: JointGPModel, split: Split) -> list[float]:
+def score(model: InMemoryModel, split: Split) -> list[float]:
     """Exact evidence, held-out joint NLPD per task, held-out RMSE."""
     mean, cov = (part.numpy() for part in model.predict_y(split.Xnew, full_output_cov=True))
     nlpd = joint_nlpd(split.Ynew, mean, cov) / split.Y.shape[1]
@@ -72,16 +72,16 @@ def refine(cool: CoolMTGP, optimizer: str, steps: int | None = None) -> Kronecke
     return exact
 
 
-def real_models(split: Split) -> dict[str, Callable[[], JointGPModel]]:
+def real_models(split: Split) -> dict[str, Callable[[], InMemoryModel]]:
     """What is compared, in the order in which it is trained."""
     data = split.X, split.Y
     cool = CoolMTGP(data, squared_exponential(split.X.shape[1]))
 
-    def trained_cool() -> JointGPModel:
+    def trained_cool() -> InMemoryModel:
         cool.fit(verbose=0)
         return cool
 
-    def from_scratch() -> JointGPModel:
+    def from_scratch() -> InMemoryModel:
         exact = KroneckerMTGP(data, squared_exponential(split.X.shape[1]))
         exact.fit("scipy", verbose=0)
         return exact
@@ -124,10 +124,10 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
-def synthetic_models(data: tuple[np.ndarray, np.ndarray]) -> dict[str, Callable[[], JointGPModel]]:
+def synthetic_models(data: tuple[np.ndarray, np.ndarray]) -> dict[str, Callable[[], InMemoryModel]]:
     cool = CoolMTGP(data, gpflow.kernels.Linear())
 
-    def trained_cool() -> JointGPModel:
+    def trained_cool() -> InMemoryModel:
         cool.fit(verbose=0)
         return cool
 

@@ -1,9 +1,8 @@
 """
-Keras callbacks, a progress bar and checkpoints for training that is not Keras's own.
+Keras callbacks, a progress bar and checkpoints, for models that are not Keras's own.
 
-One step of an optimiser (an Adam step, an L-BFGS iteration) is what Keras calls an epoch of one
-batch. Callbacks of Keras 3 and of tf_keras are called as they are; they see a
-:class:`KerasView` of the model.
+Callbacks see one step of an optimiser (an Adam step, an L-BFGS iteration) as an epoch of one batch,
+and the model as a :class:`KerasView`. Those of Keras 3 and of tf_keras may be passed.
 """
 
 import os
@@ -32,10 +31,10 @@ class KerasView:
     """
     What Keras callbacks ask of a model, answered by a GPflow model.
 
-    Weights are the variables trainable at the start, unconstrained. Anything else is the model's
-    own.
+    Weights are the unconstrained variables that are trainable at the start. Any other attribute is
+    that of the model.
 
-    :param optimizer: The Keras optimizer that trains, if one does; callbacks may set its rate.
+    :param optimizer: The Keras optimizer that trains, if any; callbacks may set its learning rate.
     """
 
     def __init__(self, model: GPModel, optimizer: Any = None) -> None:
@@ -80,7 +79,7 @@ HOOKS = (
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return the callbacks as a list if each of them is one."""
+    """Return a new list of the callbacks if each of them is a callback."""
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     for number, callback in enumerate(callbacks):
         if type(callback).__name__ == "ModelCheckpoint":
@@ -117,7 +116,7 @@ class CallbackList:
         self._call("on_train_batch_begin", 0, {})
 
     def step_end(self, step: int, logs: Logs) -> dict[str, float]:
-        """The logs, with what callbacks have added to them."""
+        """End a step; returns the logs with what callbacks have added to them."""
         self._call("on_train_batch_end", 0, dict(logs))
         logs = dict(logs)
         self._call("on_epoch_end", step, logs)
@@ -148,15 +147,15 @@ class Callback:
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this, where a bar is readable although it is no terminal."""
+    """Whether this runs in a Jupyter kernel, which shows a bar although it is no terminal."""
     ipython = sys.modules.get("IPython")
     return hasattr(ipython.get_ipython(), "kernel") if ipython else False
 
 
 class ProgressBar(Callback):
     """
-    A bar with loss and gradient norm, and the round where targets are missing; nothing where
-    standard error is neither read nor shown.
+    A bar with loss and gradient norm, and with the round where targets are missing. It is shown in
+    a terminal or a notebook only.
     """
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -187,8 +186,8 @@ class Checkpoint(Callback):
     """
     Write the parameters to a file whenever the loss is the best so far.
 
-    The file is NumPy's npz, one array per parameter under its path in the model; it is written
-    whole or not at all. Read it back with :func:`load_checkpoint`.
+    The file is NumPy's npz, with one array per parameter under its path in the model. It is written
+    whole or not at all. Read it with :func:`load_checkpoint`.
 
     >>> from gpflow_cool.callbacks import Checkpoint
     >>> model.fit(callbacks=[Checkpoint("best.npz")])  # doctest: +SKIP

@@ -1,11 +1,11 @@
 """
-What comes from a user is cast and checked here, once, and refused in one voice.
+What comes from a user is cast and checked here.
 
-Every error says what is wrong, where, and what to do. Nothing else in the package checks data.
+Every error says what is wrong, where, and what to do. Kernels, mean functions and covariances are
+checked in :mod:`gpflow_cool.models.arguments`.
 """
 
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,12 +15,9 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, Parameter, RegressionData
 from gpflow.config import default_float
-from gpflow.kernels import Combination, Coregion, Kernel, MultioutputKernel
-from gpflow.mean_functions import MeanFunction
 
 INPUTS_ARE_COLUMNS = "the inputs are the columns of X"
 TASKS_ARE_COLUMNS = "the tasks are the columns of Y"
-ONE_A_COLUMN = ("lengthscales", "variance", "weight_variances")
 
 
 # Options ------------------------------------------------------------------------------------------
@@ -39,21 +36,41 @@ def option(value: Any, name: str, allowed: Sequence[str]) -> str:
     return str(value)
 
 
+def is_whole(value: Any) -> bool:
+    """Whether `value` is an integer, of Python or NumPy; True and False are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def whole_number(value: Any, name: str, lowest: int = 0, alternative: str = "") -> int:
+    """
+    Return `value` as an int if it is a whole number of at least `lowest`.
+
+    :param alternative: What else may be passed, for the error.
+    """
+    if not is_whole(value) or value < lowest:
+        raise ValueError(
+            f"{name}={value!r} must be a whole number of at least {lowest}{alternative}."
+        )
+    return int(value)
+
+
 def positive_integer(value: Any, name: str) -> int:
     """Return `value` as an int if it is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
-    return int(value)
+    return whole_number(value, name, lowest=1)
 
 
 def seed(value: Any) -> int | None:
     """Return `value` if it is None or a whole number that is not negative."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+    alternative = ", or None for a different draw every time"
+    return None if value is None else whole_number(value, "seed", alternative=alternative)
+
+
+def rank(value: Any, name: str, num_tasks: int, alternative: str) -> int:
+    """Return `value` as an int if a matrix between tasks may have this rank."""
+    if not is_whole(value) or not 0 <= value <= num_tasks:
         raise ValueError(
-            f"seed={value!r} must be a whole number of at least 0, or None for a different draw"
-            " every time."
+            f"{name}={value!r} is not possible for {num_tasks} tasks: pass a whole number from"
+            f" 0 to {num_tasks}, {alternative}."
         )
     return int(value)
 
@@ -84,7 +101,7 @@ def numbers(value: Any, name: str) -> AnyNDArray:
     """
     Read lists, arrays, tensors and data frames of real numbers, in float64; missing is NaN.
 
-    Text and dates are refused, though NumPy would make numbers of them.
+    Text and dates are refused, although NumPy would turn them into numbers.
     """
     try:
         raw = np.asarray(value)
@@ -135,7 +152,7 @@ def check_finite(array: AnyNDArray, name: str, advice: str) -> None:
 
 
 def positive_vector(value: Any, name: str, num_tasks: int) -> AnyNDArray:
-    """Cast a positive number a task to an array [T]; one number serves all tasks."""
+    """Cast one positive number per task to an array [T]; a single number is for all tasks."""
     array = numbers(value, name).astype(default_float())
     if array.shape not in [(), (num_tasks,)]:
         raise ValueError(
@@ -153,43 +170,6 @@ def positive_vector(value: Any, name: str, num_tasks: int) -> AnyNDArray:
 
 
 # Training data ------------------------------------------------------------------------------------
-
-
-def covariance(value: Any, name: str, num_tasks: int) -> AnyNDArray:
-    """Cast a covariance between tasks to a symmetric, positive semidefinite array [T, T]."""
-    array = numbers(value, name).astype(default_float())
-    if array.shape != (num_tasks, num_tasks):
-        raise ValueError(
-            f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass"
-            f" ({num_tasks}, {num_tasks})."
-        )
-    check_finite(array, name, "look at how it was computed")
-    scale = float(np.max(np.abs(array)))
-    tolerance = 1e-6 if array.dtype == np.float64 else 1e-3
-    if np.max(np.abs(array - array.T)) > tolerance * scale:
-        row, column = np.unravel_index(np.argmax(np.abs(array - array.T)), array.shape)
-        raise ValueError(
-            f"{name} is not symmetric: {array[row, column]} at [{row}, {column}], but"
-            f" {array[column, row]} at [{column}, {row}]."
-        )
-    smallest = float(np.linalg.eigvalsh(array)[0])
-    if scale == 0 or smallest < -tolerance * scale:
-        raise ValueError(
-            f"{name} is not a covariance: its smallest eigenvalue is {smallest:.3g}, but none may"
-            " be negative, nor all of them zero."
-        )
-    return 0.5 * (array + array.T)
-
-
-def rank(value: Any, name: str, lowest: int, highest: int, besides: str = "") -> int:
-    """Return `value` as an int if it is a whole number within bounds."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not lowest <= value <= highest:
-        raise ValueError(
-            f"{name}={value!r} is not possible for {highest} tasks: pass a whole number from"
-            f" {lowest} to {highest}{', ' + besides if besides else ''}."
-        )
-    return int(value)
 
 
 def regression_data(data: Any, *, missing: bool = False) -> RegressionData:
@@ -211,22 +191,15 @@ def regression_data(data: Any, *, missing: bool = False) -> RegressionData:
 
 
 def pair(data: Any, what: str) -> tuple[Any, Any]:
-    """Return the two parts of a pair; an array or a frame is none, even if it has two rows."""
+    """Return the two parts of a pair; an array or a frame with two rows is no pair."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         length = f" of {len(data)} parts" if isinstance(data, tuple | list) else ""
         raise ValueError(f"{what}, but it is of type {type(data).__name__}{length}.")
     return data[0], data[1]
 
 
-def whole_number(value: Any, name: str) -> int:
-    """Return `value` as an int if it is a whole number of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 0.")
-    return int(value)
-
-
 def observed_entries(Y: tf.Tensor | tf.Variable) -> AnyNDArray | None:
-    """[N, T], where Y is a number and not NaN; None where it is everywhere."""
+    """[N, T], where Y is a number and not NaN; None if nothing is missing."""
     observed = ~np.isnan(Y.numpy())
     if observed.all():
         return None
@@ -235,13 +208,23 @@ def observed_entries(Y: tf.Tensor | tf.Variable) -> AnyNDArray | None:
             "Y is a tf.Variable with NaN. What is missing must not change once the model is built:"
             " pass an array."
         )
+    check_observed(observed, [f"Y[:, {task}]" for task in range(observed.shape[1])])
+    return observed
+
+
+def check_observed(observed: AnyNDArray, names: Sequence[str]) -> None:
+    """
+    Raise if a task has no observed target.
+
+    :param observed: [N, T], where a target is a number and not NaN.
+    :param names: What the user calls each of the tasks.
+    """
     never = np.flatnonzero(~observed.any(axis=0))
     if len(never):
         raise ValueError(
-            f"Y[:, {never[0]}] is NaN in every row: a task that was never observed cannot be"
+            f"{names[never[0]]} is NaN in every row: a task that was never observed cannot be"
             " learnt. Drop the column."
         )
-    return observed
 
 
 def matrix(
@@ -271,7 +254,7 @@ def matrix(
 
 
 def check_variable(variable: tf.Variable, name: str) -> None:
-    """Raise unless a variable can serve as data: type, fixed columns, out of training's reach."""
+    """Raise unless a variable can be data: right type, fixed columns, and not trainable."""
     if variable.dtype != default_float():
         raise ValueError(
             f"{name} is a tf.Variable of {variable.dtype.name}, but GPflow works in"
@@ -314,9 +297,7 @@ def check_matrix(array: AnyNDArray, name: str, columns: str, *, missing: bool = 
 
 
 def task_names(names: Sequence[str] | None, data: Any, num_tasks: int) -> tuple[str, ...]:
-    """
-    Names of the tasks: as given, else the columns of a data frame Y, else task_0, task_1, ...
-    """
+    """Names of the tasks: as given, or the columns of a data frame Y, or task_0, task_1, ..."""
     where = "task_names"
     if names is None:
         columns = getattr(data[1], "columns", None)
@@ -336,105 +317,6 @@ def task_names(names: Sequence[str] | None, data: Any, num_tasks: int) -> tuple[
     return names
 
 
-# Kernels and mean functions -----------------------------------------------------------------------
-
-
-def single_output_kernel(kernel: Any, X: tf.Tensor | tf.Variable) -> Kernel:
-    """Return `kernel` if it is a GPflow kernel over inputs alone, and fits the columns of X."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(
-            f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed,"
-            " for example gpflow.kernels.SquaredExponential()."
-        )
-    for part in (kernel, *kernel.submodules):
-        if isinstance(part, MultioutputKernel):
-            raise ValueError(
-                f"{type(part).__name__} is a multi-output kernel. This model learns the covariance"
-                " between tasks itself: pass the kernel over inputs that all tasks share, for"
-                " example gpflow.kernels.SquaredExponential()."
-            )
-        if isinstance(part, Coregion):
-            raise ValueError(
-                "The kernel contains Coregion. This model learns the covariance between tasks"
-                " itself: pass the base kernel alone, without the task column in X, and one column"
-                " of Y a task."
-            )
-    check_columns(kernel, int(X.shape[1]))
-    check_one_row(kernel, X)
-    return kernel
-
-
-def check_columns(kernel: Kernel, num_columns: int) -> None:
-    """Raise unless the kernel and every kernel inside sums and products fit the columns of X."""
-    if isinstance(kernel, Combination):
-        for part in kernel.kernels:
-            check_columns(part, num_columns)
-        return
-    name, active = type(kernel).__name__, kernel.active_dims
-    dims = range(num_columns)[active] if isinstance(active, slice) else [int(d) for d in active]
-    if not dims or max(dims) >= num_columns or min(dims) < 0:
-        raise ValueError(
-            f"{name} has active_dims={active}, but X has {num_columns} columns: they"
-            f" are counted from 0 to {num_columns - 1}."
-        )
-    for attribute in ONE_A_COLUMN:
-        size = np.size(getattr(kernel, attribute, 1.0))
-        if size not in (1, len(dims)):
-            raise ValueError(
-                f"{name} has {size} {attribute}, but it sees {len(dims)} columns of X: pass one"
-                " number, or one a column."
-            )
-
-
-def check_one_row(kernel: Kernel, X: tf.Tensor | tf.Variable) -> None:
-    """Raise unless the kernel has a finite value at one row: whatever it trips over, it says so."""
-    row = tf.convert_to_tensor(X)[:1]
-    try:
-        K = np.asarray(kernel(row))
-    except Exception as error:
-        raise ValueError(
-            f"The kernel fails at the first row of X, {row.shape[1]} columns of {row.dtype.name}"
-            f" ({summary(error)}). Look at its parameters, active_dims and data type."
-        ) from error
-    if K.shape != (1, 1) or not np.isfinite(K).all():
-        raise ValueError(
-            f"At the first row of X the kernel gives {K.tolist()}, but one finite number, shape"
-            " (1, 1), is needed. Look at its parameters and at the scale of X."
-        )
-
-
-def mean_function(function: Any, X: tf.Tensor | tf.Variable, num_tasks: int) -> MeanFunction | None:
-    """Return `function` if it is None, or gives one number, or one a task, at every row of X."""
-    if function is None:
-        return None
-    if isinstance(function, type) or not callable(function):
-        raise ValueError(
-            f"mean_function is {function!r}, but a gpflow.mean_functions.MeanFunction object is"
-            " needed, for example gpflow.mean_functions.Constant()."
-        )
-    try:
-        mean = np.asarray(function(tf.convert_to_tensor(X)))
-    except Exception as error:
-        raise ValueError(
-            f"The mean function fails at X of shape {tuple(X.shape)} ({summary(error)}). It must"
-            f" give shape (N, 1) or (N, {num_tasks}) in {np.dtype(default_float()).name}."
-        ) from error
-    num_rows = int(tf.shape(X)[0])
-    if mean.shape not in [(num_rows, 1), (num_rows, num_tasks)]:
-        raise ValueError(
-            f"The mean function gives shape {mean.shape} at X, but one number a row, shape"
-            f" ({num_rows}, 1), or one a task, shape ({num_rows}, {num_tasks}), is needed."
-        )
-    check_finite(mean, "The mean function at X, ", "look at its parameters")
-    return function
-
-
-def summary(error: Exception) -> str:
-    """What an error says, without TensorFlow's name of the place, on one line and shortened."""
-    text = " ".join(re.sub(r"{{function_node [^}]*}}", "", str(error)).split())
-    return text[:200] or type(error).__name__
-
-
 # Test data ----------------------------------------------------------------------------------------
 
 
@@ -449,16 +331,25 @@ def tensor(value: Any, name: str) -> tf.Tensor:
     return tf.constant(numbers(value, name), dtype=default_float())
 
 
+def columns(value: Any, name: str, num_columns: int, reason: str) -> tf.Tensor:
+    """
+    Cast to a tensor [batch..., M, C] and check C, the number of columns.
+
+    :param reason: Why there must be so many, for the error.
+    """
+    tested = tensor(value, name)
+    rank = tested.shape.rank
+    if rank is not None and (rank < 2 or tested.shape[-1] not in (None, num_columns)):
+        raise ValueError(
+            f"{name} has shape {tuple(tested.shape)}, but {reason}: pass [M, {num_columns}]."
+        )
+    return tested
+
+
 def inputs(Xnew: Any, num_columns: int) -> tf.Tensor:
     """Cast test inputs [batch..., M, D] and check D, the number of columns."""
-    Xnew = tensor(Xnew, "Xnew")
-    if Xnew.shape.rank is not None and (
-        Xnew.shape.rank < 2 or Xnew.shape[-1] not in (None, num_columns)
-    ):
-        raise ValueError(
-            f"Xnew has shape {tuple(Xnew.shape)}, but the model was trained on {num_columns} input"
-            f" columns: pass [M, {num_columns}]."
-        )
+    reason = f"the model was trained on {num_columns} input columns"
+    Xnew = columns(Xnew, "Xnew", num_columns, reason)
     if hasattr(Xnew, "numpy"):
         check_finite(Xnew.numpy(), "Xnew", "drop the row or fill the gap")
     return Xnew
@@ -466,31 +357,26 @@ def inputs(Xnew: Any, num_columns: int) -> tf.Tensor:
 
 def targets(Ynew: Any, num_tasks: int) -> tf.Tensor:
     """Cast test targets [batch..., M, T] and check T, the number of columns."""
-    Ynew = tensor(Ynew, "Ynew")
-    if Ynew.shape.rank is not None and (
-        Ynew.shape.rank < 2 or Ynew.shape[-1] not in (None, num_tasks)
-    ):
-        raise ValueError(
-            f"Ynew has shape {tuple(Ynew.shape)}, but the model has {num_tasks} tasks: pass"
-            f" [M, {num_tasks}]."
-        )
-    return Ynew
+    return columns(Ynew, "Ynew", num_tasks, f"the model has {num_tasks} tasks")
 
 
-def check_same_rows(Xnew: tf.Tensor, Ynew: tf.Tensor) -> None:
-    """Raise unless inputs and targets have the same rows, as far as their shapes are known."""
+def inputs_and_targets(
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cast test inputs and targets, and check that they have the same rows."""
+    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
     if not Xnew.shape[:-1].is_compatible_with(Ynew.shape[:-1]):
         raise ValueError(
             f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: row m of"
             " Ynew must hold the targets at row m of Xnew."
         )
+    return Xnew, Ynew
 
 
 def scored_data(data: Any, num_columns: int, num_tasks: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The pair (Xnew, Ynew) whose density is asked for: every target must be known."""
     Xnew, Ynew = pair(data, "data must be the pair (Xnew, Ynew), shapes [M, D] and [M, T]")
-    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
-    check_same_rows(Xnew, Ynew)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
     if hasattr(Ynew, "numpy"):
         check_finite(Ynew.numpy(), "Ynew", "drop the row or fill the gap")
     return Xnew, Ynew
@@ -500,8 +386,7 @@ def known_data(
     Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Test inputs, and targets with NaN where a task is asked for; infinity is refused."""
-    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
-    check_same_rows(Xnew, Ynew)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
     if hasattr(Ynew, "numpy") and np.isinf(Ynew.numpy()).any():
         where = np.argwhere(np.isinf(Ynew.numpy()))[0]
         raise ValueError(

@@ -2,7 +2,7 @@
 To and from GPflow's coregionalization layout.
 
 There, X has a column with the number of the task, Y has one column, and the kernel is a base kernel
-times `gpflow.kernels.Coregion`. Here, X has no such column, and Y has one column a task.
+times `gpflow.kernels.Coregion`. Here, X has no such column, and Y has one column per task.
 """
 
 import copy
@@ -19,6 +19,7 @@ from gpflow.kernels import Combination, Coregion, Kernel, Product
 from gpflow.mean_functions import MeanFunction, Zero
 
 from . import checks
+from .joint.model import JointModel
 
 
 class CoregionKernel(NamedTuple):
@@ -35,7 +36,7 @@ def split_kernel(kernel: Kernel, num_columns: int) -> CoregionKernel:
     """
     Take a base kernel times `Coregion` apart.
 
-    :param num_columns: Of X, the task column included.
+    :param num_columns: Number of columns of X, with the task column.
     """
     factors = kernel.kernels if isinstance(kernel, Product) else [kernel]
     coregions = [factor for factor in factors if isinstance(factor, Coregion)]
@@ -52,7 +53,7 @@ def split_kernel(kernel: Kernel, num_columns: int) -> CoregionKernel:
         )
     task_column = int(columns[0])
     base = copy.deepcopy(others[0] if len(others) == 1 else Product(others))
-    drop_column(base, task_column, num_columns)
+    number_columns(base, num_columns, task_column)
     return CoregionKernel(base, int(coregions[0].output_dim), task_column)
 
 
@@ -60,19 +61,23 @@ def contains_coregion(kernel: Kernel) -> bool:
     return any(isinstance(part, Coregion) for part in (kernel, *kernel.submodules))
 
 
-def drop_column(kernel: Kernel, column: int, num_columns: int) -> None:
-    """Let a kernel see X without a column, in place."""
+def number_columns(kernel: Kernel, num_columns: int, task_column: int) -> None:
+    """
+    Let a kernel name the columns that it sees by their numbers without the task column, in place.
+
+    :param task_column: Where it is; `num_columns` where X gets it as a new last column.
+    """
     if isinstance(kernel, Combination):
         for part in kernel.kernels:
-            drop_column(part, column, num_columns)
+            number_columns(part, num_columns, task_column)
         return
     dims = np.arange(num_columns)[kernel.active_dims]
-    if column in dims:
+    if task_column in dims:
         raise ValueError(
-            f"{type(kernel).__name__} sees the task column, {column}, of X, so that the model is no"
-            " product of inputs and tasks: give it active_dims without that column."
+            f"{type(kernel).__name__} sees the task column, {task_column}, of X, so that the model"
+            " is no product of inputs and tasks: give it active_dims without that column."
         )
-    kernel.active_dims = [int(d) - (d > column) for d in dims]
+    kernel.active_dims = [int(d) - (d > task_column) for d in dims]
 
 
 def pivot(
@@ -111,7 +116,7 @@ def task_numbers(column: AnyNDArray, num_tasks: int) -> AnyNDArray:
 
 
 class SharedInputs(NamedTuple):
-    """A coregionalization model's data and base kernel, one column of Y a task."""
+    """A coregionalization model's data and base kernel, with one column of Y per task."""
 
     X: AnyNDArray
     Y: AnyNDArray
@@ -141,7 +146,9 @@ def from_coregion(model: Any) -> SharedInputs:
     return SharedInputs(X, Y, parts.base, mean_function, parts.task_column)
 
 
-def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -> MeanAndVariance:
+def predict_coregion(
+    model: JointModel, X_aug: Any, *, noise: bool, task_column: int
+) -> MeanAndVariance:
     """
     Mean and variance, [M, 1] each, at rows that name their task in a column.
 
@@ -164,7 +171,7 @@ def predict_coregion(model: Any, X_aug: Any, *, noise: bool, task_column: int) -
     return tf.gather(mean, tasks, batch_dims=1), tf.gather(variance, tasks, batch_dims=1)
 
 
-def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
+def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
     """
     A GPflow `GPR` with `Coregion`, the task column last, at the model's C and noise variances.
 
@@ -182,7 +189,7 @@ def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
             stacklevel=3,
         )
     base = copy.deepcopy(model.kernel)
-    keep_columns(base, num_columns)
+    number_columns(base, num_columns, task_column=num_columns)
     coregion = Coregion(num_tasks, rank=num_tasks, active_dims=[num_columns])
     tiny = 1e-8 * float(np.mean(np.diag(C))) + 1e-12
     values, vectors = np.linalg.eigh(C)
@@ -203,20 +210,11 @@ def to_coregion_gpr(model: Any) -> gpflow.models.GPR:
     )
 
 
-def keep_columns(kernel: Kernel, num_columns: int) -> None:
-    """Let a kernel go on seeing the columns that it sees when X gets one more, in place."""
-    if isinstance(kernel, Combination):
-        for part in kernel.kernels:
-            keep_columns(part, num_columns)
-    else:
-        kernel.active_dims = [int(d) for d in np.arange(num_columns)[kernel.active_dims]]
-
-
 class MeanOfTasks(MeanFunction):
     """
     A mean function of rows that name their task, as one of the inputs alone: [N, T].
 
-    :param inner: Gives one number a row.
+    :param inner: Gives one number per row.
     """
 
     def __init__(self, inner: MeanFunction, num_tasks: int, task_column: int) -> None:
@@ -234,7 +232,7 @@ class MeanOfRows(MeanFunction):
     """
     A mean function of inputs, as one of rows that end with their task: [N, 1].
 
-    :param inner: Gives one number a row, or one a task.
+    :param inner: Gives one number per row, or one per row and task.
     """
 
     def __init__(self, inner: MeanFunction, num_tasks: int) -> None:

@@ -47,8 +47,8 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
     through a callback into Python, which cannot be exported, so that it must be asked for.
 
     The derivative of an eigendecomposition divides by differences of eigenvalues, which covariance
-    matrices do not keep apart. It is NaN here, so that nobody takes it for a number: the objectives
-    have gradients of their own, and predictions are differentiable with respect to ``Xnew``.
+    matrices do not keep apart. It is NaN here, so that a mistake is noticed: the objectives have
+    gradients of their own, and predictions are differentiable with respect to ``Xnew``.
 
     :param python_callback: Whether a graph may call Python.
     """
@@ -79,8 +79,8 @@ def cholesky_with_jitter(
 
     :param relative: What is added to the diagonal, relative to its mean; by default GPflow's
         jitter.
-    :param prior: Variances before data were seen, where S is what is left of them: its rounding is
-        that of numbers of this size, and may make it indefinite by as much.
+    :param prior: Variances before data were seen, if S is a difference from them: the rounding
+        error of S is then relative to these, and may make it indefinite.
     """
     diagonal = tf.linalg.diag_part(S)
     relative = default_jitter() if relative is None else relative
@@ -100,7 +100,7 @@ def sample_gaussian(
     mean: TensorType, S: TensorType, num_samples: int, prior: TensorType | None = None
 ) -> tf.Tensor:
     """
-    Draw from N(mean, S), TensorFlow's global seed deciding which.
+    Draw from N(mean, S); `tf.random.set_seed` makes draws repeatable.
 
     :param prior: As for :func:`cholesky_with_jitter`.
     """

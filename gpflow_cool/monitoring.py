@@ -10,29 +10,31 @@ Training seen in TensorBoard: curves of every number, pictures of the matrices a
 ...     optimizer.minimize(model.training_loss, model.trainable_variables)
 ...     monitor(step)
 
-Then `tensorboard --logdir logs`. Give each run a folder of its own below `logs`: TensorBoard draws
-runs of different folders in one chart, and muddles two runs of the same folder.
+Then run `tensorboard --logdir logs`. Give each run a folder of its own below `logs`: TensorBoard
+draws runs of different folders in one chart, but cannot separate two runs in the same folder.
 
-Nothing here needs a display, and TensorBoard and matplotlib are imported when something is written.
+Nothing here needs a display. TensorBoard and matplotlib are imported when something is written.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow.base import AnyNDArray, RegressionData
+from gpflow.base import AnyNDArray, MeanAndVariance, RegressionData
 from gpflow.monitor import MonitorTaskGroup, ScalarToTensorBoard, ToTensorBoard
 from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
-from .joint.base_posterior import task_matrices
+from .joint.base_posterior import JointPosterior, task_matrices
 from .joint.kronecker import JointSolution
+from .joint.missing import ObservedSolution
+from .joint.model import JointModel
 from .linalg import correlation_from_covariance
 from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
 
@@ -40,35 +42,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EVIDENCE_PERIOD = 10
-"""The evidence takes as long as a step of training."""
+"""The evidence is written every so many steps: it takes as long as a step of training."""
 
 IMAGE_PERIOD = 100
-"""Pictures take a second."""
+"""Pictures are drawn every so many steps: they take a second."""
 
 NUM_POINTS = 200
-"""Where predictions are drawn."""
-
-
-class Posterior(Protocol):
-    """What the pictures need of a posterior."""
-
-    def solution(self) -> JointSolution: ...
-    def predict_f(self, Xnew: Any) -> tuple[Any, Any]: ...
-    def predict_y(self, Xnew: Any) -> tuple[Any, Any]: ...
-
-
-class MonitoredModel(Protocol):
-    """What monitoring needs of a model besides its parameters."""
-
-    data: RegressionData
-    task_names: tuple[str, ...]
-
-    @property
-    def objective_term_names(self) -> tuple[str, ...]: ...
-    def objective_terms(self) -> tf.Tensor: ...
-    def log_prior_density(self) -> tf.Tensor: ...
-    def log_marginal_likelihood(self) -> tf.Tensor: ...
-    def posterior(self) -> Posterior: ...
+"""Number of inputs at which predictions are drawn."""
 
 
 class TensorBoardTasks(NamedTuple):
@@ -80,7 +60,7 @@ class TensorBoardTasks(NamedTuple):
 
 
 def tensorboard_tasks(
-    model: MonitoredModel,
+    model: JointModel,
     log_dir: str | os.PathLike[str],
     *,
     period: int = 1,
@@ -95,16 +75,15 @@ def tensorboard_tasks(
     ====================  ======================================================================
     objective/            loss, exact joint log evidence; gradient norm if the loop passes it
     log_likelihood/NAME   each term of the objective: a task's conditional log likelihood
-    b/NAME, sigma2/NAME   each entry of the parameters that have one a task, by task name
+    b/NAME, sigma2/NAME   each entry of the parameters with one entry per task, by name
     kernel/...            each entry of the kernel's parameters; mean_function/... likewise
     matrices/             C, Sigma and both as correlations, as pictures
     predictions/NAME      a task's predictions with bands (f dark, y light), if there is one input
     ====================  ======================================================================
 
-    The terms of the objective are computed anew each time, which costs about as much as a step.
-    A loop that knows them can pass them: `monitor(step, loss=loss, terms=terms)`, and
-    `gradient_norm=...` if it likes. A monitor also serves as `step_callback` of
-    `gpflow.optimizers.Scipy().minimize`.
+    The terms of the objective are computed each time, which costs about as much as a step. A loop
+    that knows them can pass them, `monitor(step, loss=loss, terms=terms)`, and `gradient_norm=...`
+    as well. A monitor may also be the `step_callback` of `gpflow.optimizers.Scipy().minimize`.
 
     :param log_dir: Folder of this run; made if it is missing.
     :param period: Write loss, terms and parameters every so many steps.
@@ -112,10 +91,8 @@ def tensorboard_tasks(
     :param image_period: Draw every so many steps.
     """
     folder = checks.writable_folder(log_dir, "log_dir")
-    periods = {"period": period, "evidence_period": evidence_period, "image_period": image_period}
-    for name, value in periods.items():
-        checks.positive_integer(value, name)
-    forget_deleted(folder)
+    check_periods(period, evidence_period, image_period)
+    close_writer_of_deleted(folder)
     evidence = ScalarToTensorBoard(
         str(folder), lambda **_: model.log_marginal_likelihood(), "objective/log_evidence"
     )
@@ -126,8 +103,14 @@ def tensorboard_tasks(
     )
 
 
-def forget_deleted(folder: Path) -> None:
-    """GPflow keeps one writer a folder for ever; one whose file was deleted writes to nowhere."""
+def check_periods(period: int, evidence_period: int, image_period: int) -> dict[str, int]:
+    """The periods by their names, if each is a positive integer."""
+    periods = {"period": period, "evidence_period": evidence_period, "image_period": image_period}
+    return {name: checks.positive_integer(value, name) for name, value in periods.items()}
+
+
+def close_writer_of_deleted(folder: Path) -> None:
+    """Close GPflow's writer of a folder whose files were deleted: it would write to a lost file."""
     if str(folder) in ToTensorBoard.writers and not any(folder.glob("events.out.tfevents.*")):
         close_writer(folder)
 
@@ -143,7 +126,7 @@ def close_writer(folder: Path) -> None:
 class ScalarsToTensorBoard(ToTensorBoard):
     """Writes loss, terms of the objective, and every entry of every parameter."""
 
-    def __init__(self, log_dir: str, model: MonitoredModel) -> None:
+    def __init__(self, log_dir: str, model: JointModel) -> None:
         super().__init__(log_dir)
         self.model = model
 
@@ -171,7 +154,7 @@ class ScalarsToTensorBoard(ToTensorBoard):
         write_scalars({**values, **parameter_values(model)}, self.current_step)
 
 
-def parameter_values(model: MonitoredModel) -> dict[str, float]:
+def parameter_values(model: JointModel) -> dict[str, float]:
     """Every entry of every parameter of a model, by its tag."""
     values: dict[str, float] = {}
     for path, parameter in parameter_dict(model).items():
@@ -190,7 +173,7 @@ def parameter_tags(path: str, shape: tuple[int, ...], task_names: Sequence[str])
     >>> parameter_tags(".mean_function.c", (2,), ("heat", "wind"))
     ['mean_function/c[heat]', 'mean_function/c[wind]']
 
-    A kernel knows inputs and no tasks, even where there are as many:
+    Entries of a kernel's parameter belong to inputs, even where there are as many tasks:
 
     >>> parameter_tags(".kernel.kernels[0].lengthscales", (2,), ("heat", "wind"))
     ['kernel/kernels[0].lengthscales[0]', 'kernel/kernels[0].lengthscales[1]']
@@ -206,7 +189,7 @@ def parameter_tags(path: str, shape: tuple[int, ...], task_names: Sequence[str])
 
 
 def write_scalars(values: Mapping[str, Any], step: tf.Tensor) -> None:
-    """Write numbers in one record: ten times faster than a `tf.summary.scalar` for each."""
+    """Write numbers in one record, ten times faster than one `tf.summary.scalar` for each."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
@@ -222,7 +205,7 @@ def write_scalars(values: Mapping[str, Any], step: tf.Tensor) -> None:
 class PicturesToTensorBoard(ToTensorBoard):
     """Draws C, Sigma, both correlations and, for one input, every task's predictions."""
 
-    def __init__(self, log_dir: str, model: MonitoredModel) -> None:
+    def __init__(self, log_dir: str, model: JointModel) -> None:
         super().__init__(log_dir)
         self.model = model
 
@@ -235,7 +218,9 @@ class PicturesToTensorBoard(ToTensorBoard):
                 write_picture(tag, ax, self.current_step)
 
 
-def draw_matrices(solution: JointSolution, names: Sequence[str]) -> Iterator[tuple[str, "Axes"]]:
+def draw_matrices(
+    solution: JointSolution | ObservedSolution, names: Sequence[str]
+) -> Iterator[tuple[str, "Axes"]]:
     """Tags, and axes with a heat map of C, Sigma, and both as correlations."""
     C, Sigma = task_matrices(solution)
     for letter, word, S in [("C", "task", C), ("Sigma", "noise", Sigma)]:
@@ -258,8 +243,8 @@ def new_axes(width: float, height: float) -> "Axes":
     """
     Axes of a new figure, in inches of a hundred pixels, with room for labels.
 
-    TensorBoard shows pictures some 350 pixels wide and scales without smoothing, so that letters
-    are readable if a picture is little larger than that.
+    TensorBoard shows pictures some 350 pixels wide and scales without smoothing: letters are
+    readable only in a picture that is not much larger.
     """
     from matplotlib.figure import Figure
 
@@ -267,22 +252,18 @@ def new_axes(width: float, height: float) -> "Axes":
 
 
 class Predictions(NamedTuple):
-    """A model at one set of parameters, for :func:`gpflow_cool.plotting.plot_bands`."""
+    """A posterior with its model's data, for :func:`gpflow_cool.plotting.plot_bands`."""
 
     data: RegressionData
     task_names: tuple[str, ...]
-    posterior: Posterior
-
-    def predict_f(self, Xnew: Any) -> tuple[Any, Any]:
-        return self.posterior.predict_f(checks.inputs(Xnew, 1))
-
-    def predict_y(self, Xnew: Any) -> tuple[Any, Any]:
-        return self.posterior.predict_y(checks.inputs(Xnew, 1))
+    predict_f: Callable[..., MeanAndVariance]
+    predict_y: Callable[..., MeanAndVariance]
 
 
-def draw_predictions(model: MonitoredModel, posterior: Posterior) -> Iterator[tuple[str, "Axes"]]:
+def draw_predictions(model: JointModel, posterior: JointPosterior) -> Iterator[tuple[str, "Axes"]]:
     """Tags, and axes with each task's predictions over the one input."""
-    predictions = Predictions(model.data, model.task_names, posterior)
+    predict = posterior.predict_f, posterior.predict_y
+    predictions = Predictions(model.data, model.task_names, *predict)
     grid = input_grid(np.asarray(model.data[0]))
     for task, name in enumerate(model.task_names):
         ax = plot_bands(predictions, grid, task, new_axes(4.4, 2.9), legend=False)
@@ -311,8 +292,8 @@ class TensorBoardCallback(Callback):
     """
     Writes a fit to a folder for TensorBoard: what `fit(tensorboard=...)` uses.
 
-    Pictures and evidence are also written at the end, of the parameters that the model is left
-    with, as one step more. Pass it among the callbacks to choose how often it writes.
+    At the end it writes pictures and evidence once more, as one more step, for the parameters that
+    the model is left with. Pass it as a callback to choose how often it writes.
 
     >>> from gpflow_cool.monitoring import TensorBoardCallback
     >>> callback = TensorBoardCallback("logs/first", image_period=20)  # doctest: +SKIP
@@ -330,11 +311,7 @@ class TensorBoardCallback(Callback):
         image_period: int = IMAGE_PERIOD,
     ) -> None:
         self.folder = checks.writable_folder(log_dir, "tensorboard")
-        self.periods = {
-            "period": checks.positive_integer(period, "period"),
-            "evidence_period": checks.positive_integer(evidence_period, "evidence_period"),
-            "image_period": checks.positive_integer(image_period, "image_period"),
-        }
+        self.periods = check_periods(period, evidence_period, image_period)
 
     def on_train_begin(self, logs: Logs) -> None:
         self.shared = str(self.folder) in ToTensorBoard.writers  # with tasks of the user's own

@@ -173,3 +173,15 @@ def perturbed(model, rng):
         raw = parameter.unconstrained_variable
         raw.assign(raw + 0.3 * rng.normal(size=raw.shape))
     return model
+
+
+def random_covariance(rng, T, rank=None):
+    """A covariance between tasks: positive definite, or of a rank."""
+    A = rng.normal(size=(T, rank or T))
+    return A @ A.T + (0.0 if rank else 0.3 * np.eye(T))
+
+
+def perturb(model, rng):
+    """Any parameters but those that the model starts from."""
+    for variable in model.trainable_variables:
+        variable.assign_add(0.3 * rng.normal(size=variable.shape))

@@ -15,12 +15,12 @@ ORDER = """
 checks  linalg  datasets  metrics  plotting
 chain/      variation  spectrum  likelihood  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
-            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors
+            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  folder  modules  models
 callbacks  monitoring  coregion
-training/   run  vector  profiled  streamed  em  monte_carlo_em  optimizers  fit
-models/     base  in_memory  exact  cool  sparse  competitors  __init__
+training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
+models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
 table/      costs  columns  files  choices  estimator  evaluation  summary  report
 loading
 studies/    records  text  paper  figures  methods  partition  runner

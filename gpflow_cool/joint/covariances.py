@@ -14,10 +14,15 @@ from gpflow import Module, Parameter
 from gpflow.base import AnyNDArray
 from gpflow.utilities import positive
 
-from ..chain.starting import NoiseFloor
+from .. import checks
+from ..chain.starting import EXACT_NOISE_FLOOR, NoiseFloor
 
 SMALLEST_DEVIATION = 1e-8
 """Deviation of a task without variance, relative to the largest: its square is rounding."""
+
+SINGULAR = 1e-10
+"""A given noise covariance whose correlations have eigenvalues below this is taken to be singular,
+and lifted to `EXACT_NOISE_FLOOR`."""
 
 
 class TaskCovariance(Module, abc.ABC):
@@ -154,3 +159,45 @@ def lift_eigenvalues(S: AnyNDArray, metric: AnyNDArray, smallest: float) -> AnyN
         return S
     half = deviation[:, None] * vectors * np.sqrt(np.maximum(values, smallest))
     return np.asarray(half @ half.T, S.dtype)
+
+
+def signal_start(residual: AnyNDArray, scales: AnyNDArray) -> AnyNDArray:
+    """
+    C to start from: the covariance of the targets, its correlations shrunk a little so that it has
+    an inverse. A missing target, NaN, counts as the task's mean.
+    """
+    deviation = np.sqrt(scales)
+    standard = np.nan_to_num((residual - np.nanmean(residual, axis=0)) / deviation)
+    correlation = 0.9 * standard.T @ standard / len(residual)
+    np.fill_diagonal(correlation, 1.0)
+    return correlation * np.outer(deviation, deviation)
+
+
+def signal_covariance_of_rank(C: AnyNDArray, rank: int | None) -> TaskCovariance:
+    """C with parameters of its own: full, diagonal, or of low rank."""
+    if rank is None:
+        return FullCovariance(C)
+    if checks.rank(rank, "rank", len(C), "or None") == 0:
+        return DiagonalCovariance(C, shared=False)
+    return LowRankCovariance(C, rank, shared=True)
+
+
+def noise_covariance_of_rank(
+    Sigma: AnyNDArray, noise_rank: int | str, scales: AnyNDArray
+) -> TaskCovariance:
+    """Sigma with parameters of its own, see :class:`gpflow_cool.KroneckerMTGP`; never singular."""
+    rounding = float(np.finfo(Sigma.dtype).eps)
+    lowest = max(EXACT_NOISE_FLOOR, 100.0 * rounding)
+    own = np.where(np.diag(Sigma) > 0, np.diag(Sigma), scales)
+    if smallest_eigenvalue(Sigma, own) < max(SINGULAR, 10.0 * rounding):
+        Sigma = lift_eigenvalues(Sigma, own, lowest)
+    floor = min(lowest, 0.1 * smallest_eigenvalue(Sigma, scales)) * scales
+    floor = floor.astype(Sigma.dtype)
+    if noise_rank == "full":
+        return FullCovariance(Sigma, floor)
+    if noise_rank == "diagonal":
+        return DiagonalCovariance(Sigma, shared=False, floor=floor)
+    rank = checks.rank(noise_rank, "noise_rank", len(Sigma), 'or "full", or "diagonal"')
+    if rank == 0:
+        return DiagonalCovariance(Sigma, shared=True, floor=floor)
+    return LowRankCovariance(Sigma, rank, shared=False, floor=floor)

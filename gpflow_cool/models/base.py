@@ -1,43 +1,42 @@
-"""What every joint model offers, wherever its data is: training, predictions, saving."""
+"""What all our models share, wherever their data is: predictions, evidence, training, saving."""
 
 import abc
-import os
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from check_shapes import inherit_check_shapes
+from check_shapes import check_shapes
 from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from gpflow.models import GPModel
-from gpflow.models.training_mixins import InternalDataTrainingLossMixin
 from gpflow.posteriors import PrecomputeCacheType
+from gpflow.utilities import to_default_float
+from typing_extensions import Self
 
 from .. import checks
+from ..chain.spectrum import Spectrum
 from ..joint.base_posterior import JointPosterior
+from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
+from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
 from ..joint.likelihood import CorrelatedGaussian
-from ..linalg import correlation_from_covariance
+from ..joint.posteriors import CompleteDataPosterior
 from ..saving.models import Document, Given, Saveable, data_document, saved_data
 from ..saving.modules import Reader, Writer
-from ..training.fit import fit
-from ..training.monte_carlo_em import DRAWS, ROUNDS, TOLERANCE
-from ..training.optimizers import Profile
-from ..training.run import History
+from ..training import fit as training
+from ..training.model import TrainableModel
+from .arguments import check_kernel, check_mean_function
 
 
-class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
+class MultitaskModel(Saveable, TrainableModel):
     """
-    Base of the models of vec(Y) ~ N(0, C (x) K + Sigma (x) I), by their posterior.
+    Base of the models of vec(Y) ~ N(mean, C (x) K + Sigma (x) I).
 
-    :param data: X [N, D] and Y [N, T], checked; of data that is elsewhere, some rows.
+    A model adds its parameters, its objective, and the three steps to a solution: :attr:`features`,
+    :meth:`spectral` and :meth:`joint_basis`.
+
+    :param data: X [N, D] and Y [N, T], checked; some of the rows, where they are read in chunks.
     """
 
-    observed: Any = None
-    """[N, T], which targets are observed; None where all are."""
-
-    completions: tf.Variable | None = None
-    has_drawn = False
+    fit = training.fit
 
     def __init__(
         self,
@@ -50,129 +49,75 @@ class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
         num_tasks = int(Y.shape[1])
         self.task_names = task_names
         super().__init__(
-            checks.single_output_kernel(kernel, X),
+            check_kernel(kernel, X),
             CorrelatedGaussian(num_tasks, self.noise_covariance),
-            checks.mean_function(mean_function, X, num_tasks),
+            check_mean_function(mean_function, X, num_tasks),
             num_latent_gps=num_tasks,
         )
         self.data = data
 
     @abc.abstractmethod
+    def spectral(self) -> tuple[tf.Tensor, Spectrum]:
+        """
+        What takes cross-covariances to the eigenbasis of K, and the spectrum: one factorisation, of
+        K or, where there are features, of their Gram matrix.
+        """
+
+    @abc.abstractmethod
+    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+        """The tasks' basis at the present parameters, in float64."""
+
+    def joint_solution(self) -> JointSolution:
+        """Solve the joint model at the present parameters and data, of which none is missing."""
+        U, spectrum = self.spectral()
+        return solve_joint(U, spectrum.lam, spectrum.Yr, self.joint_basis(spectrum))
+
+    @check_shapes("return: []")
+    def log_marginal_likelihood(self) -> tf.Tensor:
+        """
+        Log evidence of the joint model at its present C and Sigma, of the observed targets.
+
+        It is exact, or a lower bound where there are inducing points. Where targets are missing,
+        the cost is cubic in the number of the others.
+        """
+        _, spectrum = self.spectral()
+        return to_default_float(spectrum_log_evidence(spectrum, self.joint_basis(spectrum)))
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """
+        Mean, covariance and log density of every row, predicted from all the other rows.
+
+        In closed form, at the present parameters: there is no refit, and inducing points stay. The
+        result has T^2 numbers per row. Targets of a row that are missing are NaN in its mean and
+        covariance, and its density is that of the others.
+        """
+        solution, features = self.joint_solution(), self.features
+        assert features is not None
+        parts = [
+            leave_one_out_of_features(
+                solution, features.cross(X), features.diagonal(X), Y, self._centred(X, Y)
+            )
+            for X, Y in self.rows.chunks()
+        ]
+        return LeaveOneOut(*(tf.concat(part, axis=0) for part in zip(*parts, strict=True)))
+
+    def _centred(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
+        return Y - self.mean_function(X)
+
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
     ) -> JointPosterior:
-        """
-        The posterior with its factorisations cached: predictions from it cost milliseconds.
-
-        As in GPflow, after a change of parameters or data call its `update_cache()`: it shares the
-        model's kernel and mean function, but not what was computed from them.
-
-        :param precompute_cache: "tensor", "variable" or "nocache", as in GPflow.
-        """
-
-    @property
-    def num_tasks(self) -> int:
-        """T."""
-        return int(self.num_latent_gps)
-
-    @property
-    @abc.abstractmethod
-    def objective_term_names(self) -> tuple[str, ...]:
-        """Names of the objective's terms."""
-
-    @abc.abstractmethod
-    def objective_terms(self) -> tf.Tensor:
-        """The terms that the objective is the sum of."""
-
-    @inherit_check_shapes
-    def maximum_log_likelihood_objective(self) -> tf.Tensor:
-        return tf.reduce_sum(self.objective_terms())
-
-    def fit(
-        self,
-        optimizer: Any = "profile",
-        *,
-        steps: int | None = None,
-        callbacks: Sequence[Any] = (),
-        restarts: int = 0,
-        seed: int | None = None,
-        verbose: int = 1,
-        tensorboard: str | os.PathLike[str] | None = None,
-        rounds: int = ROUNDS,
-        draws: int = DRAWS,
-        tolerance: float = TOLERANCE,
-    ) -> History:
-        """
-        Train the model, and leave it with the best parameters seen.
-
-        Where targets are missing this is Monte Carlo expectation maximisation: in each round the
-        missing targets are drawn given all that is observed, and the optimizer takes some steps on
-        the mean of the objective over the draws. The first round starts from what one Gaussian
-        process a task fills in.
-
-        :param optimizer: "profile" solves for b and sigma2 inside and runs L-BFGS over the rest,
-            with about ten eigendecompositions; "scipy" is L-BFGS over everything, which "profile"
-            also is where nothing can be solved for; "adam" is Adam; "em" is expectation
-            maximisation over full C and Sigma, for :class:`gpflow_cool.KroneckerMTGP`. A
-            `gpflow.optimizers.Scipy` or a Keras optimizer is used as it is.
-        :param steps: How many steps at most; in each round, where targets are missing.
-        :param callbacks: Keras callbacks; a step is an epoch to them. Setting `stop_training` of
-            the model ends training with any optimizer.
-        :param restarts: How many times to start again from random parameters; the best loss wins.
-        :param seed: Seed of the restarts, and of the draws of missing targets.
-        :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
-        :param tensorboard: Folder to write the training to, one a fit, for `tensorboard --logdir`:
-            loss, terms and evidence, every parameter, and pictures of C, Sigma, their correlations
-            and, for one input, the predictions; see :mod:`gpflow_cool.monitoring`.
-        :param rounds: How many rounds at most, where targets are missing.
-        :param draws: How many completions of the missing targets, an even number: they come in
-            pairs on both sides of the mean.
-        :param tolerance: Training ends when a round raises the log evidence of the observed targets
-            by less than this for each one; if they are too many for that, when it changes the
-            objective by less.
-        :return: Loss, terms, gradient norm and seconds of every step, and how it ended.
-        """
-        return fit(
-            self,
-            optimizer,
-            steps=steps,
-            callbacks=callbacks,
-            restarts=restarts,
-            seed=seed,
-            verbose=verbose,
-            tensorboard=tensorboard,
-            rounds=rounds,
-            draws=draws,
-            tolerance=tolerance,
+        features = self.features
+        return CompleteDataPosterior(
+            self.kernel,
+            self.data,
+            self.mean_function,
+            self.joint_solution,
+            precompute_cache=precompute_cache,
+            cross_covariance=None if features is None else features.cross,
         )
 
-    def profile(self) -> Profile | None:
-        """The loss with some of its parameters solved for; None where nothing can be."""
-        return None
-
-    def streamed_loss(self) -> Profile | None:
-        """The loss and its gradient over data in chunks; None where one graph computes them."""
-        return None
-
-    def expectation_maximisation(self) -> Any:
-        """Expectation maximisation, for `fit("em")`."""
-        raise ValueError(f'{type(self).__name__} has no optimizer="em": use "profile".')
-
-    @abc.abstractmethod
-    def task_covariance(self) -> tf.Tensor:
-        """C, [T, T]."""
-
-    @abc.abstractmethod
-    def noise_covariance(self) -> tf.Tensor:
-        """Sigma, [T, T]."""
-
-    def task_correlation(self) -> tf.Tensor:
-        """C as correlations, [T, T]."""
-        return correlation_from_covariance(self.task_covariance())
-
-    def noise_correlation(self) -> tf.Tensor:
-        """Sigma as correlations, [T, T]."""
-        return correlation_from_covariance(self.noise_covariance())
+    # Predictions ---------------------------------------------------------------------------------
 
     def _uncached(self) -> JointPosterior:
         return self.posterior(PrecomputeCacheType.NOCACHE)
@@ -306,8 +251,14 @@ class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
             "mean_function": writer.module(self.mean_function, "mean_function"),
         }
 
-    @staticmethod
-    def saved_arguments(saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
+    @classmethod
+    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
+        model = cls(**cls.saved_arguments(saved, reader, given))
+        model.restore_state(saved, reader)
+        return model
+
+    @classmethod
+    def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
         """Arguments of the constructor that :meth:`to_document` has kept."""
         return {
             "data": saved_data(saved, reader),
@@ -317,3 +268,6 @@ class MultitaskModel(Saveable, GPModel, InternalDataTrainingLossMixin, abc.ABC):
             ),
             "task_names": saved["task_names"],
         }
+
+    def restore_state(self, saved: Document, reader: Reader) -> None:
+        """Set what is saved besides the arguments of the constructor."""

@@ -1,9 +1,10 @@
 """
-Other people's models behind the same interface, so that studies treat all alike.
+Other people's models behind the same interface, so that studies treat all models alike.
 
 Both have `fit()`, `predict_f`, `predict_y`, `predict_log_density`, `task_names` and `data`.
 """
 
+import abc
 import copy
 import os
 from collections.abc import Sequence
@@ -35,10 +36,47 @@ from .in_memory import rows_of_task
 CONV_MT_STEPS = 1000
 
 
+class Competitor(Saveable, abc.ABC):
+    """Base of models whose tasks are independent given the data."""
+
+    def __init__(
+        self, data: RegressionData, task_names: Sequence[str] | None, *, missing: bool
+    ) -> None:
+        self.data = checks.regression_data(data, missing=missing)
+        self.num_tasks = int(self.data[1].shape[1])
+        self.task_names = checks.task_names(task_names, data, self.num_tasks)
+
+    @abc.abstractmethod
+    def _moments(self, Xnew: InputData, full_cov: bool, *, noise: bool) -> MeanAndVariance:
+        """Mean [..., M, T], and variances [..., M, T] or covariances [..., T, M, M]."""
+
+    def predict_f(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        mean, S = self._moments(Xnew, full_cov, noise=False)
+        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
+
+    def predict_y(
+        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
+        mean, S = self._moments(Xnew, full_cov, noise=True)
+        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
+
+    def predict_log_density(
+        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
+    ) -> tf.Tensor:
+        """Log density of observations, in the shapes of :meth:`CoolMTGP.predict_log_density`."""
+        Xnew, Ynew = checks.scored_data(data, int(self.data[0].shape[1]), self.num_tasks)
+        mean, S = self.predict_y(Xnew, full_cov, full_output_cov)
+        return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)
+
+
 @saveable
-class IndependentGPs(Saveable):
+class IndependentGPs(Competitor):
     """
-    One Gaussian process a task, knowing nothing of the others.
+    One Gaussian process per task, each without knowledge of the other tasks.
 
     Each is a one-task :class:`CoolMTGP`, which is the same model as GPflow's `GPR` and trains with
     about ten eigendecompositions. For one kernel shared by all tasks, with amplitudes and noises of
@@ -52,16 +90,15 @@ class IndependentGPs(Saveable):
     >>> len(model.fit(verbose=0))
     2
 
-    :param data: Inputs [N, D] and targets [N, T]; where a target is NaN, its process does without.
+    :param data: Inputs [N, D] and targets [N, T]; the process of a task ignores targets of NaN.
     :param kernel: Copied for each task.
     """
 
     def __init__(
         self, data: RegressionData, kernel: Kernel, *, task_names: Sequence[str] | None = None
     ) -> None:
-        X, Y = self.data = checks.regression_data(data, missing=True)
-        self.num_tasks = int(Y.shape[1])
-        self.task_names = checks.task_names(task_names, data, self.num_tasks)
+        super().__init__(data, task_names, missing=True)
+        X, Y = self.data
         self.models = [
             CoolMTGP(rows_of_task(X, Y, t), copy.deepcopy(kernel), task_names=[name])
             for t, name in enumerate(self.task_names)
@@ -75,9 +112,9 @@ class IndependentGPs(Saveable):
         **options: Any,
     ) -> list[History]:
         """
-        Train each model, see :meth:`CoolMTGP.fit`; one History a task.
+        Train each model, see :meth:`CoolMTGP.fit`; returns one History per task.
 
-        :param tensorboard: Folder for TensorBoard, with a folder a task in it.
+        :param tensorboard: Folder for TensorBoard, which gets one folder per task.
         """
         folders = [
             None if tensorboard is None else os.path.join(tensorboard, f"{number}")
@@ -92,32 +129,13 @@ class IndependentGPs(Saveable):
         """Sum of the tasks' log evidences."""
         return tf.add_n([model.maximum_log_likelihood_objective() for model in self.models])
 
-    def predict_f(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        return self._predict("predict_f", Xnew, full_cov, full_output_cov)
-
-    def predict_y(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        return self._predict("predict_y", Xnew, full_cov, full_output_cov)
-
-    def _predict(
-        self, method: str, Xnew: InputData, full_cov: bool, full_output_cov: bool
-    ) -> MeanAndVariance:
-        results = [getattr(model, method)(Xnew, full_cov=full_cov) for model in self.models]
+    def _moments(self, Xnew: InputData, full_cov: bool, *, noise: bool) -> MeanAndVariance:
+        results = [
+            model.predict_y(Xnew, full_cov) if noise else model.predict_f(Xnew, full_cov)
+            for model in self.models
+        ]
         mean = tf.concat([mean for mean, _ in results], axis=-1)
-        # [..., T, M, M], or [..., M, T]
-        S = tf.concat([S for _, S in results], axis=-3 if full_cov else -1)
-        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
-
-    def predict_log_density(
-        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tf.Tensor:
-        """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
-        return log_density_from_moments(self, data, full_cov, full_output_cov)
+        return mean, tf.concat([S for _, S in results], axis=-3 if full_cov else -1)
 
     def to_document(self, writer: Writer) -> dict[str, Any]:
         models = [document_of(model, writer) for model in self.models]
@@ -138,7 +156,7 @@ class IndependentGPs(Saveable):
 
 
 @saveable
-class ConvMT(Saveable):
+class ConvMT(Competitor):
     """
     GPflow's sparse variational multi-output model (`SVGP` with `SharedIndependent`).
 
@@ -158,9 +176,8 @@ class ConvMT(Saveable):
         seed: int = 0,
         task_names: Sequence[str] | None = None,
     ) -> None:
-        X, Y = self.data = checks.regression_data(data)
-        self.num_tasks = int(Y.shape[1])
-        self.task_names = checks.task_names(task_names, data, self.num_tasks)
+        super().__init__(data, task_names, missing=False)
+        X, _ = self.data
         num_rows = int(X.shape[0])
         count = max(1, num_rows // 2) if num_inducing is None else num_inducing
         rows = np.random.default_rng(seed).permutation(num_rows)[
@@ -182,34 +199,14 @@ class ConvMT(Saveable):
             closure, self.model.trainable_variables, options=options
         )
 
-    def predict_f(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Mean and (co)variance of the functions, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        return self._predict(Xnew, full_cov, full_output_cov, noise=False)
-
-    def predict_y(
-        self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> MeanAndVariance:
-        """Mean and (co)variance of observations, in the shapes of :meth:`CoolMTGP.predict_f`."""
-        return self._predict(Xnew, full_cov, full_output_cov, noise=True)
-
-    def _predict(
-        self, Xnew: InputData, full_cov: bool, full_output_cov: bool, *, noise: bool
-    ) -> MeanAndVariance:
+    def _moments(self, Xnew: InputData, full_cov: bool, *, noise: bool) -> MeanAndVariance:
         Xnew = checks.inputs(Xnew, int(self.data[0].shape[1]))
         mean, S = self.model.predict_f(Xnew, full_cov=full_cov)
         if noise:
             variance = tf.convert_to_tensor(self.model.likelihood.variance)
             diagonal = tf.linalg.diag_part(S) + variance if full_cov else S + variance
             S = tf.linalg.set_diag(S, diagonal) if full_cov else diagonal
-        return mean, with_zeros_between_tasks(S, full_cov) if full_output_cov else S
-
-    def predict_log_density(
-        self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
-    ) -> tf.Tensor:
-        """Log density of new observations, as :meth:`CoolMTGP.predict_log_density` shapes it."""
-        return log_density_from_moments(self, data, full_cov, full_output_cov)
+        return mean, S
 
     def to_document(self, writer: Writer) -> dict[str, Any]:
         return data_document(self.data, self.task_names, writer) | {
@@ -236,12 +233,3 @@ def with_zeros_between_tasks(S: tf.Tensor, full_cov: bool) -> tf.Tensor:
         return tf.linalg.diag(S)
     eye = tf.eye(tf.shape(S)[-3], dtype=S.dtype)
     return tf.einsum("...tmn,tu->...mtnu", S, eye)
-
-
-def log_density_from_moments(
-    model: IndependentGPs | ConvMT, data: RegressionData, full_cov: bool, full_output_cov: bool
-) -> tf.Tensor:
-    """Log density of new observations under the moments that `predict_y` gives."""
-    Xnew, Ynew = checks.scored_data(data, int(model.data[0].shape[1]), model.num_tasks)
-    mean, S = model.predict_y(Xnew, full_cov, full_output_cov)
-    return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)

@@ -1,44 +1,39 @@
 """CoolMTGP: the conditional one-output likelihood formulation for multitask Gaussian processes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from gpflow.utilities import to_default_float
-from typing_extensions import Self
 
 from .. import checks
 from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
-from ..chain.recovery import MultitaskParameters, average_over_orders, recover, some_orders
-from ..chain.spectrum import Spectrum
+from ..chain.recovery import average_over_orders, some_orders
 from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_diagonal, task_scales
-from ..joint.kronecker import TaskBasis, chain_task_basis
 from ..joint.missing import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
-from ..saving.models import Document, Given, saveable
-from ..saving.modules import Reader, Writer
+from ..saving.models import saveable
 from ..training.profiled import ProfiledChain, completion_scales
 from ..training.streamed import StreamedLoss
+from .chain import ChainModel
 from .exact import KroneckerMTGP
-from .in_memory import JointGPModel
+from .in_memory import InMemoryModel
 
 
 @saveable
-class CoolMTGP(JointGPModel):
+class CoolMTGP(ChainModel, InMemoryModel):
     r"""
     Multitask Gaussian process with full task and noise covariances, learnt from 2 T parameters.
 
     .. math:: \mathrm{vec}(Y) \sim N(0, \; C \otimes K + \Sigma \otimes I)
 
     The likelihood is factorised into T one-output Gaussian processes, each conditioned on the tasks
-    before it, with one shared kernel. Only `b` and `sigma2` (one number a task each) and the
-    kernel's parameters are learnt; `task_covariance()` and `noise_covariance()` are recovered from
-    them, positive (semi)definite by construction, with no rank to choose.
+    before it, with one shared kernel. Only the kernel's parameters and two numbers per task, `b`
+    and `sigma2`, are learnt. `task_covariance()` and `noise_covariance()` are recovered from them,
+    positive (semi)definite by construction, with no rank to choose.
 
     >>> import gpflow, numpy as np
     >>> from gpflow_cool import CoolMTGP
@@ -49,8 +44,8 @@ class CoolMTGP(JointGPModel):
     >>> mean.shape, cov.shape
     (TensorShape([3, 2]), TensorShape([3, 2, 3, 2]))
 
-    The kernel's own variance and the scale of `b` say one thing twice: the variance is fixed (shown
-    as not trainable by `gpflow.utilities.print_summary`), `b` is learnt. Undo it with
+    Only the product of `b` and the kernel's own variance matters. Therefore `b` is learnt, and the
+    variance is fixed (`gpflow.utilities.print_summary` shows it as not trainable). Undo this with
     `gpflow.set_trainable(model.kernel.variance, True)`.
 
     `sigma2` stays above 1e-4 of the task's variance, or a tenth of the given start if that is less.
@@ -61,7 +56,7 @@ class CoolMTGP(JointGPModel):
     Gradients flow from the objective to kernel, mean function, `b` and `sigma2`, and from
     predictions to `Xnew`. Gradients of predictions with respect to parameters are NaN.
 
-    Targets may be missing: NaN in Y. Predictions are then exact given those that are there, and
+    Targets may be missing: NaN in Y. Predictions are then exact given the observed targets, and
     :meth:`fit` is Monte Carlo expectation maximisation (hierarchical learning, spectral engine).
 
     :param data: Inputs X [N, D] and targets Y [N, T]: arrays, lists, data frames, or `tf.Variable`.
@@ -70,7 +65,7 @@ class CoolMTGP(JointGPModel):
     :param learning: "hierarchical" (weights between tasks at their maximum) or "approximate"
         (integrated out).
     :param b: Prior amplitude of each task; by default the task's variance over the kernel's.
-    :param sigma2: Noise variance of each task given those before it; by default a tenth of the
+    :param sigma2: Noise variance of each task given the tasks before it; by default a tenth of the
         task's variance.
     :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
         factorisation per task), or "auto", see :func:`gpflow_cool.chain.likelihood.choose_engine`.
@@ -104,13 +99,6 @@ class CoolMTGP(JointGPModel):
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)
 
-    @property
-    def objective_term_names(self) -> tuple[str, ...]:
-        return self.task_names
-
-    def objective_terms(self) -> tf.Tensor:
-        return self.conditional_log_likelihoods()
-
     def profile(self) -> ProfiledChain:
         return ProfiledChain(self) if self.features is None else StreamedLoss(self, solve=True)
 
@@ -120,7 +108,6 @@ class CoolMTGP(JointGPModel):
 
     @property
     def scales(self) -> AnyNDArray:
-        """[T], the tasks' variances."""
         return completion_scales(self.centred_completions().numpy())
 
     @check_shapes("return: [T]")
@@ -143,36 +130,10 @@ class CoolMTGP(JointGPModel):
             engine=engine if self.observed is None else "spectral",
         )
 
-    def multitask_parameters(
-        self, correlation: str = "map", *, num_samples: int = 100, seed: int | None = None
-    ) -> MultitaskParameters:
-        """
-        The joint model's B, C, Sigma and W, each [T, T], at the present parameters.
-
-        :param correlation: How the tasks' input weights correlate: at their maximum ("map"), or on
-            average over draws from their posterior given the weights between tasks
-            ("monte_carlo"), which both ways of learning share.
-        :param num_samples: Number of draws.
-        :param seed: Seed of the draws.
-        """
-        checks.option(correlation, "correlation", ["map", "monte_carlo"])
-        checks.positive_integer(num_samples, "num_samples")
-        _, spectrum = self.spectral()
-        parameters = self._recover(spectrum, correlation, num_samples, checks.seed(seed))
-        return MultitaskParameters(*map(to_default_float, parameters))
-
-    def task_covariance(self) -> tf.Tensor:
-        """C, [T, T], recovered at the present parameters."""
-        return self.multitask_parameters().C
-
-    def noise_covariance(self) -> tf.Tensor:
-        """Sigma, [T, T], recovered at the present parameters."""
-        return self.multitask_parameters().Sigma
-
     def to_exact(self) -> KroneckerMTGP:
         """
-        The exact model at the recovered C and Sigma: the same predictions, ready for refinement by
-        `fit("em")` or `fit("scipy")` of the exact evidence.
+        The exact model at the recovered C and Sigma. It makes the same predictions, and `fit("em")`
+        or `fit("scipy")` refines it by the exact evidence.
 
         Refinement has T^2 parameters instead of 2 T: docs/exact.md tells when that helps.
         """
@@ -183,12 +144,12 @@ class CoolMTGP(JointGPModel):
         The exact joint model at C and Sigma averaged over orders of the tasks.
 
         C and Sigma depend somewhat on the order in which the tasks are conditioned on each other.
-        With the kernel's parameters kept, another order reuses the eigendecomposition and solves
-        only for b and sigma2, so that this costs little; what is frozen or has a prior stays. The
-        first order is the tasks' own.
+        This costs little: the kernel's parameters stay, so that another order reuses the
+        eigendecomposition and solves only for b and sigma2. Of these, one that is not trainable or
+        has a prior stays too. The first order is that of Y's columns.
 
-        :param num_orders: How many orders; 1 gives the tasks' own. All of them, where there are no
-            more than these.
+        :param num_orders: How many orders; 1 gives that of Y's columns. Where there are no more
+            than these, all are used.
         :param seed: Which orders.
         """
         checks.positive_integer(num_orders, "num_orders")
@@ -200,36 +161,13 @@ class CoolMTGP(JointGPModel):
         C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
-    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
-        parameters = self._recover(spectrum)
-        return chain_task_basis(parameters.W, parameters.B, tf.cast(self.sigma2, tf.float64))
-
     def observed_system(self) -> ObservedSystem:
-        """The covariance of the observed targets at the recovered C and Sigma."""
         assert self.observed is not None
         U, spectrum = self.spectral()
         parameters = self._recover(spectrum)
         return observed_system(U, spectrum.lam, parameters.C, parameters.Sigma, self.observed)
 
-    def _recover(self, spectrum: Spectrum, *options: Any) -> MultitaskParameters:
-        """The joint model's matrices, in float64."""
-        b, sigma2 = tf.cast(self.b, tf.float64), tf.cast(self.sigma2, tf.float64)
-        return recover(spectrum, b, sigma2, self.learning, *options)
-
-    def to_document(self, writer: Writer) -> dict[str, Any]:
-        return super().to_document(writer) | {
-            "options": {"learning": self.learning, "engine": self.engine},
-            "b": writer.parameter(self.b),
-            "sigma2": writer.parameter(self.sigma2),
-        }
-
-    @classmethod
-    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
-        options = {key: saved["options"][key] for key in ("learning", "engine")}
-        model = cls(**cls.saved_arguments(saved, reader, given), **options)
-        model.b, model.sigma2 = reader.parameter(saved["b"]), reader.parameter(saved["sigma2"])
-        model.restore_state(saved, reader)
-        return model
+    saved_options = ("learning", "engine")
 
 
-JointGPModel.one_task_model = CoolMTGP
+InMemoryModel.one_task_model = CoolMTGP

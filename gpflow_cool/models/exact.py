@@ -7,44 +7,37 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from gpflow import set_trainable
-from gpflow.base import AnyNDArray, RegressionData, TensorData
+from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from typing_extensions import Self
 
-from .. import checks
 from ..chain.spectrum import Spectrum
 from ..chain.starting import (
-    EXACT_NOISE_FLOOR,
     NOISE_FRACTION,
     fix_kernel_scale,
     mean_kernel_diagonal,
     task_scales,
 )
 from ..joint.covariances import (
-    DiagonalCovariance,
     FullCovariance,
-    LowRankCovariance,
-    TaskCovariance,
-    lift_eigenvalues,
-    smallest_eigenvalue,
+    noise_covariance_of_rank,
+    signal_covariance_of_rank,
+    signal_start,
 )
 from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
 from ..joint.missing import ObservedSystem, observed_system
 from ..linalg import eigh
 from ..lowrank.statistics import statistics_log_evidence
-from ..saving.models import Document, Given, saveable
+from ..saving.models import Document, saveable
 from ..saving.modules import Reader, Writer
 from ..training.em import ExactEM
-from .in_memory import JointGPModel
-
-SINGULAR = 1e-10
-"""A given noise covariance whose correlations have eigenvalues below this is taken to be singular,
-and lifted to `EXACT_NOISE_FLOOR`."""
+from .arguments import check_covariance
+from .chain import ChainModel
+from .in_memory import InMemoryModel
 
 
 @saveable
-class KroneckerMTGP(JointGPModel):
+class KroneckerMTGP(InMemoryModel):
     r"""
     The exact multitask Gaussian process, with C and Sigma as parameters.
 
@@ -77,8 +70,8 @@ class KroneckerMTGP(JointGPModel):
     :param kernel: Any GPflow kernel over the inputs, shared by all tasks.
     :param mean_function: Any GPflow mean function.
     :param rank: None for a full C; P for :math:`W W^\top + s^2 I` with W [T, P]; 0 for a diagonal
-        C, that is, tasks that share a kernel and nothing else.
-    :param noise_rank: "full"; "diagonal" for one variance a task; 0 for :math:`\sigma^2 I`; P for
+        C, that is, tasks that share only the kernel.
+    :param noise_rank: "full"; "diagonal" for one variance per task; 0 for :math:`\sigma^2 I`; P for
         :math:`W W^\top` plus a diagonal.
     :param task_covariance: C to start from, [T, T]; by default from the covariance of Y.
     :param noise_covariance: Sigma to start from, [T, T]; by default a tenth of the variances of Y.
@@ -104,14 +97,14 @@ class KroneckerMTGP(JointGPModel):
         super().__init__(data, kernel, mean_function, task_names)
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
-        self.has_drawn = task_covariance is not None  # C tells more than independent processes do
+        self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
             task_covariance = signal_start(residual, scales) / variance
-        C = checks.covariance(task_covariance, "task_covariance", self.num_tasks)
+        C = check_covariance(task_covariance, "task_covariance", self.num_tasks)
         Sigma = np.diag(NOISE_FRACTION * scales) if noise_covariance is None else noise_covariance
-        Sigma = checks.covariance(Sigma, "noise_covariance", self.num_tasks)
-        self.signal = signal_covariance(C, rank)
+        Sigma = check_covariance(Sigma, "noise_covariance", self.num_tasks)
+        self.signal = signal_covariance_of_rank(C, rank)
         self.noise = noise_covariance_of_rank(Sigma, noise_rank, scales)
         fix_kernel_scale(kernel)
 
@@ -151,14 +144,14 @@ class KroneckerMTGP(JointGPModel):
         return model
 
     @classmethod
-    def from_cool(cls, model: Any) -> "KroneckerMTGP":
+    def from_cool(cls, model: ChainModel) -> "KroneckerMTGP":
         """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
         parameters = model.multitask_parameters()
         return cls.at(model, parameters.C, parameters.Sigma)
 
     @classmethod
     def at(
-        cls, model: JointGPModel, task_covariance: TensorData, noise_covariance: TensorData
+        cls, model: InMemoryModel, task_covariance: TensorData, noise_covariance: TensorData
     ) -> "KroneckerMTGP":
         """The exact model with another one's data, kernel and mean function (copied)."""
         exact = cls(
@@ -178,8 +171,8 @@ class KroneckerMTGP(JointGPModel):
 
     def objective_terms(self) -> tf.Tensor:
         """
-        The exact log evidence, as the one term of the objective; its mean over completions where
-        targets are missing.
+        The exact log evidence, the only term of the objective. Where targets are missing, its mean
+        over their completions.
         """
         X, _ = self.data
         features = self.features
@@ -193,8 +186,8 @@ class KroneckerMTGP(JointGPModel):
 
     def log_marginal_likelihood(self) -> tf.Tensor:
         """
-        The exact log evidence, which is the objective, with its gradient; where targets are
-        missing, of the others, without.
+        The exact log evidence: the objective, with its gradient. Where targets are missing, the
+        evidence of the others, without a gradient.
         """
         if self.observed is not None:
             return super().log_marginal_likelihood()
@@ -212,18 +205,15 @@ class KroneckerMTGP(JointGPModel):
         return ExactEM(self, self.signal, self.noise)
 
     def task_covariance(self) -> tf.Tensor:
-        """C, [T, T]."""
         return self.signal()
 
     def noise_covariance(self) -> tf.Tensor:
-        """Sigma, [T, T]."""
         return self.noise()
 
     def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
         return task_basis(tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64))
 
     def observed_system(self) -> ObservedSystem:
-        """The covariance of the observed targets at the present C and Sigma."""
         assert self.observed is not None
         lam, U = eigh(self.kernel(self.data[0]))
         return observed_system(U, lam, self.signal(), self.noise(), self.observed)
@@ -234,52 +224,7 @@ class KroneckerMTGP(JointGPModel):
             "noise": writer.module(self.noise, "covariance"),
         }
 
-    @classmethod
-    def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
-        model = cls(**cls.saved_arguments(saved, reader, given))
-        model.signal = reader.module(saved["signal"], "covariance")
-        model.noise = reader.module(saved["noise"], "covariance")
-        model.restore_state(saved, reader)
-        return model
-
-
-def signal_start(residual: AnyNDArray, scales: AnyNDArray) -> AnyNDArray:
-    """
-    Covariance of the targets, its correlations shrunk a little so that it has an inverse; missing
-    ones, NaN, count as the task's mean.
-    """
-    deviation = np.sqrt(scales)
-    standard = np.nan_to_num((residual - np.nanmean(residual, axis=0)) / deviation)
-    correlation = 0.9 * standard.T @ standard / len(residual)
-    np.fill_diagonal(correlation, 1.0)
-    return correlation * np.outer(deviation, deviation)
-
-
-def signal_covariance(C: AnyNDArray, rank: int | None) -> TaskCovariance:
-    """C with parameters of its own: full, diagonal, or of low rank."""
-    if rank is None:
-        return FullCovariance(C)
-    if checks.rank(rank, "rank", 0, len(C), "or None") == 0:
-        return DiagonalCovariance(C, shared=False)
-    return LowRankCovariance(C, rank, shared=True)
-
-
-def noise_covariance_of_rank(
-    Sigma: AnyNDArray, noise_rank: int | str, scales: AnyNDArray
-) -> TaskCovariance:
-    """Sigma with parameters of its own, see :class:`KroneckerMTGP`; never singular."""
-    rounding = float(np.finfo(Sigma.dtype).eps)
-    lowest = max(EXACT_NOISE_FLOOR, 100.0 * rounding)
-    own = np.where(np.diag(Sigma) > 0, np.diag(Sigma), scales)
-    if smallest_eigenvalue(Sigma, own) < max(SINGULAR, 10.0 * rounding):
-        Sigma = lift_eigenvalues(Sigma, own, lowest)
-    floor = min(lowest, 0.1 * smallest_eigenvalue(Sigma, scales)) * scales
-    floor = floor.astype(Sigma.dtype)
-    if noise_rank == "full":
-        return FullCovariance(Sigma, floor)
-    if noise_rank == "diagonal":
-        return DiagonalCovariance(Sigma, shared=False, floor=floor)
-    rank = checks.rank(noise_rank, "noise_rank", 0, len(Sigma), 'or "full", or "diagonal"')
-    if rank == 0:
-        return DiagonalCovariance(Sigma, shared=True, floor=floor)
-    return LowRankCovariance(Sigma, rank, shared=False, floor=floor)
+    def restore_state(self, saved: Document, reader: Reader) -> None:
+        super().restore_state(saved, reader)
+        self.signal = reader.module(saved["signal"], "covariance")
+        self.noise = reader.module(saved["noise"], "covariance")

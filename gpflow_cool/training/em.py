@@ -1,37 +1,28 @@
 """Expectation maximisation over full C and Sigma, for a fixed kernel and mean function."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gpflow.base import AnyNDArray, RegressionData
-from gpflow.kernels import Kernel
+from gpflow.base import AnyNDArray
 
 from ..chain.spectrum import exact_spectrum
 from ..joint.covariances import FullCovariance
 from ..joint.kronecker import em_step, spectrum_log_evidence, task_basis
 from ..linalg import eigh
-from .run import Evaluation
+from .model import Evaluation, ExpectationMaximisation, TrainableModel
 
 
-class EMModel(Protocol):
-    """What EM needs of a model."""
-
-    kernel: Kernel
-    data: RegressionData
-
-    def centred_completions(self) -> tf.Tensor: ...
-    def log_prior_density(self) -> tf.Tensor: ...
-
-
-class ExactEM:
+class ExactEM(ExpectationMaximisation):
     """
     EM from one eigendecomposition; each step sets the model's C and Sigma.
 
     The evidence never decreases. A covariance that is not trainable stays.
     """
 
-    def __init__(self, model: EMModel, signal: FullCovariance, noise: FullCovariance) -> None:
+    def __init__(
+        self, model: TrainableModel, signal: FullCovariance, noise: FullCovariance
+    ) -> None:
         self.model, self.signal, self.noise = model, signal, noise
         if signal.factor.prior is not None or noise.factor.prior is not None:
             raise ValueError('optimizer="em" does not know priors of C or Sigma: use "scipy".')
@@ -40,7 +31,7 @@ class ExactEM:
         self.prepare()
 
     def prepare(self) -> None:
-        """Start from the model's present parameters: decompose its kernel matrix."""
+        """Start from the model's present parameters, with a decomposition of its kernel matrix."""
         lam, U = eigh(self.model.kernel(self.model.data[0]))
         self.spectrum = exact_spectrum(lam, U, self.model.centred_completions())
         self.C = tf.cast(self.signal(), tf.float64)
@@ -48,12 +39,10 @@ class ExactEM:
         self.log_prior = float(self.model.log_prior_density())  # of kernel and mean: they stay
 
     def evaluate(self) -> Evaluation:
-        """The loss at the present C and Sigma."""
         evidence = spectrum_log_evidence(self.spectrum, task_basis(self.C, self.Sigma))
         return Evaluation(-float(evidence) - self.log_prior, [], evidence.numpy()[None])
 
     def step(self) -> None:
-        """One step of EM."""
         C, Sigma = em_step(self.spectrum, self.C, self.Sigma)
         if self.signal.factor.trainable:
             self.C = self._set(self.signal, C.numpy())
@@ -62,9 +51,9 @@ class ExactEM:
 
     def _set(self, covariance: FullCovariance, value: AnyNDArray) -> tf.Tensor:
         """
-        Set a covariance, and return what it is then.
+        Set a covariance, and return its new value, which differs where the floor was reached.
 
-        Its `assign` and a call of it would do, but take 30 milliseconds.
+        `covariance.assign(value)` and `covariance()` do the same, but take 30 milliseconds.
         """
         factor = covariance.factor
         L = covariance.factor_of(value).astype(factor.dtype.as_numpy_dtype)

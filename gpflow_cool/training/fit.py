@@ -1,9 +1,7 @@
 """
-Training: `fit` for every model of the package, in Keras's manner.
+Training in the manner of Keras: :func:`fit` is the method `fit` of every model of the package.
 
-It knows a model by GPflow's interface, the terms of its objective, and, for profiled training, by
-:class:`.profiled.ProfiledChain`. After a fit the parameters are those of the best loss
-seen, whatever happened on the way.
+After a fit the parameters are those of the best loss seen, whatever happened on the way.
 """
 
 import os
@@ -21,6 +19,8 @@ from gpflow.base import AnyNDArray
 from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
 from ..chain.starting import half_median_distance
+from ..monitoring import TensorBoardCallback
+from .model import TrainableModel
 from .monte_carlo_em import (
     DEFAULT_ROUND_STEPS,
     DRAWS,
@@ -29,21 +29,21 @@ from .monte_carlo_em import (
     TOLERANCE,
     Completer,
     check_rounds,
-    train_in_rounds,
+    in_rounds,
 )
-from .optimizers import FAILURES, Evaluate, Method, resolve_optimizer
+from .optimizers import FAILURES, Evaluate, Optimizer, resolve_optimizer
 from .run import History, Outcome, Run, TrainingStopped, restore, snapshot
-from .vector import OuterVector
+from .vector import ParameterVector
 
-FAR = 4.0
-"""Lengthscales so many times longer than half the median distance are tried as well."""
+LONG_LENGTHSCALE = 4.0
+"""A lengthscale this many times half the median distance is tried as a start as well."""
 
-MAX_STEPS = 1000
-DEFAULT_STEPS = {"profile": 200}
+STEPS = {"profile": 200}
+DEFAULT_STEPS = 1000
 
 
 def fit(
-    model: Any,
+    self: TrainableModel,
     optimizer: Any = "profile",
     *,
     steps: int | None = None,
@@ -56,49 +56,74 @@ def fit(
     draws: int = DRAWS,
     tolerance: float = TOLERANCE,
 ) -> History:
-    """Train a model; see :meth:`gpflow_cool.models.base.MultitaskModel.fit`."""
+    """
+    Train the model, and leave it with the best parameters seen.
+
+    Where targets are missing this is Monte Carlo expectation maximisation: each round draws the
+    missing targets given all that is observed, and then the optimizer takes some steps on the mean
+    of the objective over the draws. The first round starts from the predictions of one Gaussian
+    process per task.
+
+    :param optimizer: "profile" solves for b and sigma2 and runs L-BFGS over the other parameters,
+        with about ten eigendecompositions; "scipy" is L-BFGS over all parameters, and so is
+        "profile" where nothing can be solved for; "adam" is Adam; "em" is expectation maximisation
+        over full C and Sigma, for :class:`gpflow_cool.KroneckerMTGP`. A `gpflow.optimizers.Scipy`
+        or a Keras optimizer is used as it is.
+    :param steps: The largest number of steps; in each round, where targets are missing.
+    :param callbacks: Keras callbacks, which see each step as an epoch. Setting `stop_training` of
+        the model ends training with any optimizer.
+    :param restarts: How many times to start again from random parameters; the best loss wins.
+    :param seed: Seed of the restarts, and of the draws of missing targets.
+    :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
+    :param tensorboard: Folder for `tensorboard --logdir`, one per fit: it gets the loss, its terms
+        and the evidence, every parameter, and pictures of C, Sigma, their correlations and, for one
+        input, the predictions; see :mod:`gpflow_cool.monitoring`.
+    :param rounds: The largest number of rounds, where targets are missing.
+    :param draws: How many completions of the missing targets, an even number: they come in pairs
+        on both sides of the mean.
+    :param tolerance: Training ends when a round raises the log evidence of the observed targets by
+        less than this per target; if they are too many for the evidence, when a round changes the
+        objective by less.
+    :return: Loss, terms, gradient norm and seconds of every step, and how training ended.
+    """
+    model = self
     if steps is not None:
         checks.positive_integer(steps, "steps")
     checks.whole_number(restarts, "restarts")
     checks.seed(seed)
     check_rounds(rounds, draws, tolerance)
     callbacks = check_callbacks(callbacks)
-    method = resolve_optimizer(model, optimizer)
+    chosen = resolve_optimizer(model, optimizer)
     if tensorboard is not None:
-        from ..monitoring import TensorBoardCallback  # only who asks for it waits for it
-
-        callbacks = [*callbacks, TensorBoardCallback(tensorboard)]
+        callbacks.append(TensorBoardCallback(tensorboard))
     if verbose:
-        callbacks = [*callbacks, ProgressBar()]
-    limit = steps or DEFAULT_STEPS.get(method.name, MAX_STEPS)
+        callbacks.append(ProgressBar())
+    limit = steps or STEPS.get(chosen.name, DEFAULT_STEPS)
+    params: dict[str, Any] = {"restarts": restarts, "seed": seed, "verbose": verbose}
     if model.observed is not None:
-        limit = steps or ROUND_STEPS.get(method.name, DEFAULT_ROUND_STEPS)
-        completer = Completer(model, draws, seed)
-        method = in_rounds(method, completer, rounds, tolerance)
-    params = {"optimizer": method.name, "steps": limit, "epochs": limit * (restarts + 1)}
-    params |= {"restarts": restarts, "seed": seed, "verbose": verbose}
-    if model.observed is not None:
-        epochs = limit * (restarts + 1) * rounds
-        params |= {"rounds": rounds, "draws": draws, "tolerance": tolerance, "epochs": epochs}
-    history = History(params)
+        limit = steps or ROUND_STEPS.get(chosen.name, DEFAULT_ROUND_STEPS)
+        chosen = in_rounds(chosen, Completer(model, draws, seed), rounds, tolerance)
+        params |= {"rounds": rounds, "draws": draws, "tolerance": tolerance}
+    epochs = limit * (restarts + 1) * params.get("rounds", 1)
+    params |= {"optimizer": chosen.name, "steps": limit, "epochs": epochs}
     model.stop_training = False
-    view = KerasView(model, method.keras_optimizer)
-    run = Run(model, history, CallbackList(callbacks, view, params))
+    view = KerasView(model, chosen.keras_optimizer)
+    run = Run(model, History(params), CallbackList(callbacks, view, params))
     run.callbacks.train_begin()
     try:
         with stop_at_interrupt(run):
-            attempt_all(run, method, limit, restarts, np.random.default_rng(seed))
+            attempt_all(run, chosen, limit, restarts, np.random.default_rng(seed))
     finally:
         run.restore_best()
         try:
             run.callbacks.train_end(run.last_logs)
-        finally:  # Keras's EarlyStopping restores the best step, which is not all that was seen
+        finally:  # Keras's EarlyStopping restores the best step, but an evaluation may be better
             run.restore_best()
-    return history
+    return run.history
 
 
 def attempt_all(
-    run: Run, method: "Method", steps: int, restarts: int, rng: np.random.Generator
+    run: Run, optimizer: Optimizer, steps: int, restarts: int, rng: np.random.Generator
 ) -> None:
     """Train from the present parameters, then from random ones; the best loss wins."""
     centre = starting_points(run.model)
@@ -106,7 +131,7 @@ def attempt_all(
     attempts = run.history.attempts
     for run.restart in range(restarts + 1):
         before = run.best_loss
-        outcome = attempt(run, method, steps, centre, rng)
+        outcome = attempt(run, optimizer, steps, centre, rng)
         attempts.append(outcome.message)
         failures += outcome.failed
         if run.restart == 0 or run.best_loss < before:
@@ -129,30 +154,30 @@ def attempt_all(
 
 
 def attempt(
-    run: Run, method: "Method", steps: int, centre: list[AnyNDArray], rng: np.random.Generator
+    run: Run, optimizer: Optimizer, steps: int, centre: list[AnyNDArray], rng: np.random.Generator
 ) -> Outcome:
     """Train once: from the present parameters, or in a restart from random ones."""
     try:
-        if method.prepare is not None:
-            method.prepare()
-        if not run.variables and method.prepare is None:
-            run.step(method.evaluate())
+        if optimizer.prepare is not None:
+            optimizer.prepare()
+        if not run.variables and optimizer.prepare is None:
+            run.record_step(optimizer.evaluate())
             return Outcome(True, "nothing to do: no parameter is trainable")
         if run.restart > 0:
             perturb(run.model, centre, rng)
-        elif method.trains_kernel:
-            choose_start(run, centre, method.evaluate)
-        return method.minimise(run, steps, method.evaluate)
+        elif optimizer.trains_kernel:
+            choose_start(run, centre, optimizer.evaluate)
+        return optimizer.minimise(run, steps, optimizer.evaluate)
     except TrainingStopped as stop:
         return Outcome(False, str(stop))
     except FAILURES as failure:
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
     finally:
-        run.settle()
+        run.use_best_round()
 
 
 def failure_message(failure: Exception) -> str:
-    """What went wrong in a line, without TensorFlow's stack."""
+    """What went wrong in one line, without TensorFlow's stack."""
     lines = str(failure).strip().splitlines() or [type(failure).__name__]
     named = (line.split("Error: ", 1)[1] for line in lines if "Error: " in line)  # from Python
     return next(named, lines[0])[:300]
@@ -160,7 +185,7 @@ def failure_message(failure: Exception) -> str:
 
 @contextmanager
 def stop_at_interrupt(run: Run) -> Iterator[None]:
-    """Let the first Ctrl-C end training after the step it is in, and the second at once."""
+    """Let the first Ctrl-C end training after the present step, and the second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -173,14 +198,14 @@ def stop_at_interrupt(run: Run) -> Iterator[None]:
     previous = signal.signal(signal.SIGINT, handle)
     try:
         yield
-    finally:  # None is a handler that was not installed from Python
+    finally:  # None: the handler was not installed from Python
         signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
 
 
 # Starting points -----------------------------------------------------------------------------
 
 
-def starting_points(model: Any) -> list[AnyNDArray]:
+def starting_points(model: TrainableModel) -> list[AnyNDArray]:
     """Constrained values of all trainable parameters, lengthscales at half the median distance."""
     lengthscales = trainable_lengthscales(model)
     values = []
@@ -199,7 +224,7 @@ def is_admissible(parameter: Parameter, value: AnyNDArray) -> bool:
     return transform is None or bool(np.isfinite(transform.inverse(value)).all())
 
 
-def trainable_lengthscales(model: Any) -> dict[int, float]:
+def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
     """Half the median distance in its inputs for each trainable lengthscale parameter, by id."""
     X = model.data[0].numpy()
     found = {}
@@ -213,8 +238,8 @@ def trainable_lengthscales(model: Any) -> dict[int, float]:
 
 def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
     """
-    Start from the present parameters, or from other lengthscales where those are better: those of
-    the centre, or longer ones, with which a model is nearly linear and which has optima of its own.
+    Start from the present parameters, or from other lengthscales if their loss is lower: those of
+    the centre, or longer ones, with which a model is nearly linear and may have another optimum.
     """
     present = [p.numpy() for p in run.model.trainable_parameters]
     candidates = zip(run.model.trainable_parameters, present, centre, strict=True)
@@ -222,11 +247,11 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     if not moved:
         return
     parameters, here, there = zip(*moved, strict=True)
-    far = [longer(parameter, value) for parameter, _, value in moved]
+    long = [longer(parameter, value) for parameter, _, value in moved]
     outcomes: list[tuple[float, list[AnyNDArray]]] = []
-    for values in (here, there, far):
+    for values in (here, there, long):
         assign_all(parameters, values)
-        with suppress(*FAILURES):  # as long as another one has a loss
+        with suppress(*FAILURES):  # another start may have a loss
             outcomes.append((evaluate().loss, snapshot(run.state)))
     finite = [outcome for outcome in outcomes if np.isfinite(outcome[0])]
     if not finite:
@@ -237,16 +262,17 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
 
 def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:
     """
-    A single lengthscale times `FAR` where that may be. One for each input stays: each grows by
-    itself where it should, and those that have grown too far have no gradient to come back by.
+    A single lengthscale times `LONG_LENGTHSCALE`, if its bounds allow that. Where each input has a
+    lengthscale, they stay: each grows by itself where it should, but one that is too long has no
+    gradient by which it could shrink.
     """
-    far = FAR * lengthscales
-    return far if np.size(far) == 1 and is_admissible(parameter, far) else lengthscales
+    long = LONG_LENGTHSCALE * lengthscales
+    return long if np.size(long) == 1 and is_admissible(parameter, long) else lengthscales
 
 
-def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> None:
-    """Random starting parameters: positive ones within a factor of e or so of the centre."""
-    vector = OuterVector(model.trainable_parameters, logarithms=True)
+def perturb(model: TrainableModel, centre: list[AnyNDArray], rng: np.random.Generator) -> None:
+    """Random starting parameters: positive ones mostly within a factor of e of the centre."""
+    vector = ParameterVector(model.trainable_parameters, logarithms=True)
     assign_all(model.trainable_parameters, centre)
     vector.assign(vector.numpy() + rng.normal(size=vector.size))
 
@@ -254,23 +280,3 @@ def perturb(model: Any, centre: list[AnyNDArray], rng: np.random.Generator) -> N
 def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) -> None:
     for parameter, value in zip(parameters, values, strict=True):
         parameter.assign(value)
-
-
-def in_rounds(method: Method, completer: Completer, rounds: int, tolerance: float) -> Method:
-    """The same optimiser for targets of which some are missing, see :mod:`.monte_carlo_em`."""
-    model = completer.model
-
-    def prepare() -> None:
-        model.completions.assign(completer.first)
-
-    def minimise(run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-        def maximise() -> Outcome:
-            if run.variables:
-                return method.minimise(run, steps, evaluate)
-            run.step(evaluate())
-            return Outcome(True, "no parameter is trainable")
-
-        converged, message, last = train_in_rounds(run, completer, maximise, rounds, tolerance)
-        return Outcome(converged, f"{message}; in the last one: {last.message}")
-
-    return method._replace(minimise=minimise, prepare=prepare)

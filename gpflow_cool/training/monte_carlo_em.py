@@ -3,11 +3,10 @@ Rounds of Monte Carlo expectation maximisation, around any optimiser, where targ
 
 A round draws the missing targets given all observed ones at the present parameters, and then lets
 the optimiser maximise the mean of the objective over the draws. The random numbers are the same in
-every round, so that rounds converge to a point and not only in distribution.
+every round, so that the rounds converge to a point and not only in distribution.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -16,34 +15,21 @@ from .. import checks
 from ..joint import missing
 from ..joint.missing import ObservedSystem, observed_log_evidence
 from ..joint.sampling import draw_completions
+from .model import TrainableModel
+from .optimizers import Evaluate, Optimizer
+from .run import Outcome, Run
 
 ROUNDS = 8
 DRAWS = 16
 
 TOLERANCE = 1e-3
-"""Rounds end when one gains less than this many nats an observed target."""
+"""Rounds end when one gains less than this many nats per observed target."""
 
 FIRST_ROUNDS = 2
-"""As many rounds are always followed by another: one on first guesses, one on the first draws."""
+"""These are always followed by another round: one on first guesses, one on the first draws."""
 
 ROUND_STEPS = {"profile": 10, "scipy": 30, "em": 20}
 DEFAULT_ROUND_STEPS = 50
-
-Result = TypeVar("Result")
-
-
-class RoundsRun(Protocol):
-    """What rounds need of a training run."""
-
-    model: Any
-    history: Any
-    round: int | None
-    restart: int
-    best_loss: float
-
-    def forget(self) -> None: ...
-    def restore_best(self) -> None: ...
-    def keep(self, score: float, *, always: bool) -> None: ...
 
 
 class Completer:
@@ -53,8 +39,9 @@ class Completer:
     :param draws: How many completions, in pairs on both sides of the mean.
     """
 
-    def __init__(self, model: Any, draws: int, seed: int | None) -> None:
-        self.model = model
+    def __init__(self, model: TrainableModel, draws: int, seed: int | None) -> None:
+        assert model.observed is not None and model.completions is not None
+        self.model, self.completions = model, model.completions
         self.num_observed = int(np.count_nonzero(model.observed))
         shape = [2, draws // 2, *model.observed.shape]
         half = np.random.default_rng(seed).normal(size=shape)
@@ -62,7 +49,7 @@ class Completer:
         self.first = self._first().numpy()
 
     def _first(self) -> tf.Tensor:
-        """What training starts from."""
+        """The completions that training starts from."""
         if self.model.has_drawn:
             return self.draw(self.model.observed_system())
         return self.model.independent_completion()
@@ -97,27 +84,46 @@ def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
         raise ValueError(f"tolerance={tolerance!r} must be a number of at least 0.")
 
 
+def in_rounds(
+    optimizer: Optimizer, completer: Completer, rounds: int, tolerance: float
+) -> Optimizer:
+    """The same optimiser, in rounds, for targets of which some are missing."""
+
+    def prepare() -> None:
+        completer.completions.assign(completer.first)
+
+    def minimise(run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+        def maximise() -> Outcome:
+            if run.variables:
+                return optimizer.minimise(run, steps, evaluate)
+            run.record_step(evaluate())
+            return Outcome(True, "no parameter is trainable")
+
+        return train_in_rounds(run, completer, maximise, rounds, tolerance)
+
+    return optimizer._replace(minimise=minimise, prepare=prepare)
+
+
 def train_in_rounds(
-    run: RoundsRun,
+    run: Run,
     completer: Completer,
-    maximise: Callable[[], Result],
+    maximise: Callable[[], Outcome],
     rounds: int,
     tolerance: float,
-) -> tuple[bool, str, Result]:
+) -> Outcome:
     """
-    Maximise, draw the missing targets anew, and so on, until a round gains little.
+    Maximise the objective, draw the missing targets anew, and so on, until a round gains little.
 
-    A gain is one of the evidence of the observed targets. It may be negative near the end, where
-    the model's objective and the evidence are not quite of one mind: the best round is kept.
+    The gain is that of the evidence of the observed targets. It may be negative near the end, since
+    the optimiser maximises the objective and not this evidence: the best round is kept.
 
     :param maximise: Lets the optimiser take its steps at the present completions.
-    :return: Whether rounds converged, how they ended, and what the last `maximise` returned.
     """
     previous = np.inf
     for run.round in range(rounds):
-        run.forget()
+        run.forget_best()
         try:
-            result = maximise()
+            last = maximise()
         except Exception:  # what the round has reached counts, however it ended
             if np.isfinite(run.best_loss):
                 finish_round(run, completer, previous)
@@ -127,20 +133,19 @@ def train_in_rounds(
         if not completer.knows_evidence:  # losses of different completions may go either way
             gain = abs(gain)
         if run.round >= FIRST_ROUNDS and gain < tolerance * completer.num_observed:
-            message = f"round {run.round} gained less than {tolerance:g} nats an observed target"
-            return True, message, result
+            message = f"round {run.round} gained less than {tolerance:g} nats per observed target"
+            return Outcome(True, f"{message}; in the last one: {last.message}")
         previous = score
         if run.round + 1 < rounds:
-            run.model.completions.assign(completer.draw(system))
+            completer.completions.assign(completer.draw(system))
             run.model.has_drawn = True
-        del system  # several matrices N x N, which are not kept beside those of the next round
-    return False, f"took all {rounds} rounds", result
+        del system  # several N x N matrices, which need not stay beside those of the next round
+    return Outcome(False, f"took all {rounds} rounds; in the last one: {last.message}")
 
 
-def finish_round(
-    run: RoundsRun, completer: Completer, previous: float
-) -> tuple[ObservedSystem, float]:
+def finish_round(run: Run, completer: Completer, previous: float) -> tuple[ObservedSystem, float]:
     """Set the best parameters of the round, score them, and record the round."""
+    assert run.round is not None
     run.restore_best()
     system = run.model.observed_system()
     evidence = completer.evidence(system)
@@ -158,5 +163,5 @@ def finish_round(
         }
     )
     # Losses of different completions do not compare: without the evidence, the last round counts.
-    run.keep(score, always=evidence is None)
+    run.keep_round_if_best(score, prefer_last=evidence is None)
     return system, score

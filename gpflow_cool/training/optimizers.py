@@ -3,19 +3,19 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gpflow
 import numpy as np
 import scipy.optimize
 import tensorflow as tf
-from gpflow import Parameter
 from gpflow.base import AnyNDArray
 from gpflow.keras import tf_keras
 
 from .. import checks
-from .run import Evaluation, Outcome, Run, state_variables
-from .vector import OuterVector
+from .model import Evaluation, ExpectationMaximisation, TrainableModel
+from .run import Outcome, Run, state_variables
+from .vector import ParameterVector
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
 ADAM_RATE = 0.05
@@ -23,31 +23,24 @@ LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
 GRADIENT_TOLERANCE = 1e-3
 EM_TOLERANCE = 1e-4
 FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
-"""What a factorisation raises that cannot be done."""
+"""What a factorisation raises when it fails."""
 
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
-"""L-BFGS's first step: by half, in logarithms of lengthscales, since few of them are far away."""
+"""Length of L-BFGS's first step. In logarithms it is a half: good lengthscales are rarely far."""
 
-SETBACK = 3.0
-"""A point without a loss counts as a rise of this many times the drop that was hoped for there."""
+PENALTY_FACTOR = 3.0
+"""A point without a finite loss gets the loss of the last step plus this many times the change that
+the gradient predicted."""
 
-REMEMBERED = 3
-"""As many evaluations as there are starting points to choose from."""
+CACHED_EVALUATIONS = 3
+"""How many evaluations are kept: as many as there are starting points to choose from."""
 
 Evaluate = Callable[[], Evaluation]
-"""Evaluates the loss at the model's present parameters."""
+"""A function that evaluates the loss at the model's present parameters."""
 
 
-class Profile(Protocol):
-    """A loss with some of its parameters solved for."""
-
-    parameters: list[Parameter]
-
-    def evaluate(self) -> Evaluation: ...
-
-
-class Method(NamedTuple):
-    """An optimiser, resolved."""
+class Optimizer(NamedTuple):
+    """An optimiser and the loss that it minimises."""
 
     name: str
     evaluate: Evaluate
@@ -58,44 +51,44 @@ class Method(NamedTuple):
     """What to do before each attempt."""
 
 
-def resolve_optimizer(model: Any, optimizer: Any) -> Method:
+def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
     """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
     if isinstance(optimizer, str):
         checks.option(optimizer, "optimizer", OPTIMIZERS)
         profile = model.profile() if optimizer == "profile" else None
         if profile is not None:
-            vector = OuterVector(profile.parameters, logarithms=True)
+            vector = ParameterVector(profile.parameters, logarithms=True)
             minimise = partial(lbfgs, vector, FIRST_STEP["profile"])
-            return Method("profile", remember(model, profile.evaluate), minimise)
+            return Optimizer("profile", cached(model, profile.evaluate), minimise)
         if optimizer == "em":
             em = model.expectation_maximisation()
-            return Method("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
+            return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
         if optimizer != "adam":  # "scipy", or nothing to solve for
-            vector = OuterVector(model.trainable_parameters)
+            vector = ParameterVector(model.trainable_parameters)
             minimise = partial(lbfgs, vector, FIRST_STEP["scipy"])
-            return Method("scipy", remember(model, evaluation(model)), minimise)
+            return Optimizer("scipy", cached(model, loss_function(model)), minimise)
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
-    evaluate = remember(model, evaluation(model))
+    evaluate = cached(model, loss_function(model))
     if isinstance(optimizer, gpflow.optimizers.Scipy):
-        return Method("scipy", evaluate, partial(minimise_gpflow, optimizer))
+        return Optimizer("scipy", evaluate, partial(minimise_gpflow, optimizer))
     if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
         name = type(optimizer).__name__.lower()
         keras_steps = KerasSteps(optimizer, model.trainable_variables)
-        return Method(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
+        return Optimizer(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
     raise ValueError(
         f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
         " gpflow.optimizers.Scipy, or a Keras optimizer object."
     )
 
 
-def evaluation(model: Any) -> Evaluate:
-    """Loss, gradient and terms: over chunks of data if there are any, else in one graph."""
+def loss_function(model: TrainableModel) -> Evaluate:
+    """Loss, gradients and terms: over chunks of data if there are any, else in one graph."""
     streamed = model.streamed_loss()
     return compiled_loss(model) if streamed is None else streamed.evaluate
 
 
-def compiled_loss(model: Any) -> Evaluate:
-    """Loss, gradient with respect to all trainable variables, and terms, in one compiled pass."""
+def compiled_loss(model: TrainableModel) -> Evaluate:
+    """Loss, gradients with respect to all trainable variables, and terms, in one graph."""
     variables = model.trainable_variables
 
     @tf.function(autograph=False)  # nothing to convert, and converting takes seconds
@@ -113,39 +106,39 @@ def compiled_loss(model: Any) -> Evaluate:
     return evaluate
 
 
-def remember(model: Any, evaluate: Evaluate) -> Evaluate:
-    """The same, without evaluating again where one of the last few evaluations has ended."""
+def cached(model: TrainableModel, evaluate: Evaluate) -> Evaluate:
+    """The same function, which returns one of its last results where no parameter has changed."""
     variables = state_variables(model)
-    kept: deque[tuple[AnyNDArray, Evaluation]] = deque(maxlen=REMEMBERED)
+    results: deque[tuple[AnyNDArray, Evaluation]] = deque(maxlen=CACHED_EVALUATIONS)
 
-    def remembered() -> Evaluation:
-        state = weights(variables)
-        for before, evaluation in kept:
+    def evaluate_if_new() -> Evaluation:
+        state = flattened(variables)
+        for before, evaluation in results:
             if unchanged(state, before):
                 return evaluation
         evaluation = evaluate()
-        kept.appendleft((weights(variables), evaluation))
+        results.appendleft((flattened(variables), evaluation))  # it may solve for some of them
         return evaluation
 
-    return remembered
+    return evaluate_if_new
 
 
 def unchanged(now: AnyNDArray, before: AnyNDArray) -> bool:
     return now.shape == before.shape and np.allclose(now, before, rtol=1e-13, atol=0.0)
 
 
-def weights(variables: Sequence[tf.Variable]) -> AnyNDArray:
+def flattened(variables: Sequence[tf.Variable]) -> AnyNDArray:
     """All variables in one vector."""
     parts = [np.ravel(variable.numpy()) for variable in variables]
     return np.concatenate([np.zeros(0), *parts])
 
 
 class RoundingReached(Exception):
-    """A line search looks for a gain that is smaller than the rounding of the loss."""
+    """A line search looks for a gain that is smaller than the rounding error of the loss."""
 
 
 class Point(NamedTuple):
-    """Where a line search has been."""
+    """A point that a line search has evaluated."""
 
     x: AnyNDArray
     evaluation: Evaluation
@@ -154,21 +147,22 @@ class Point(NamedTuple):
 
 class LineSearch:
     """
-    A loss for a line search that survives points where there is none.
+    The loss for a line search, defined also at points where the model has none.
 
     A step may go so far that K has no factorisation or the loss overflows. Such a point gets a loss
-    that lies well above that at the last step, and no slope: the search then tries a shorter one.
+    well above that of the last step, and a gradient of zero: the search then tries a shorter step.
 
-    :param unit: The search's numbers times this are the vector's: its first step has length one.
+    :param unit: The search's vector times this is the parameter vector: the search's first step has
+        length one.
     """
 
-    def __init__(self, vector: OuterVector, unit: float, run: Run, evaluate: Evaluate) -> None:
+    def __init__(self, vector: ParameterVector, unit: float, run: Run, evaluate: Evaluate) -> None:
         self.vector = vector
         self.unit = unit
         self.run = run
         self.evaluate = evaluate
         self.last: Point | None = None
-        self.base: Point | None = None
+        self.start: Point | None = None
         self.num_shortened = 0
         self.num_tried = 0
 
@@ -182,43 +176,46 @@ class LineSearch:
             if not (np.isfinite(evaluation.loss) and np.all(np.isfinite(gradient))):
                 raise FloatingPointError(f"the loss became {evaluation.loss}")
         except FAILURES:
-            if self.base is None:
+            if self.start is None:
                 raise
-            return self.setback(x)
-        self.run.observe(evaluation.loss)
+            return self.penalty(x)
+        self.run.keep_if_best(evaluation.loss)
         self.last = Point(np.copy(x), evaluation, gradient)
-        if self.base is None:
-            self.base, self.num_tried = self.last, 0
+        if self.start is None:
+            self.start, self.num_tried = self.last, 0
         return evaluation.loss, gradient
 
     def stop_at_rounding(self, x: AnyNDArray) -> None:
-        """End a search that has failed at longer steps, and now looks for less than rounding."""
-        if self.base is not None and self.num_tried:
-            if abs(self.promise(x)) < self.base.evaluation.rounding:
+        """End a search whose longer steps failed and that now looks for less than rounding."""
+        if self.start is not None and self.num_tried:
+            if abs(self.predicted_change(x)) < self.start.evaluation.rounding:
                 raise RoundingReached
 
-    def promise(self, x: AnyNDArray) -> float:
-        """By how much the loss should change from the last step to x, if it were linear."""
-        assert self.base is not None
-        return float(self.base.gradient @ (x - self.base.x))
+    def predicted_change(self, x: AnyNDArray) -> float:
+        """How much the loss would change from the start of the search to x, if it were linear."""
+        assert self.start is not None
+        return float(self.start.gradient @ (x - self.start.x))
 
-    def setback(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
-        """What to tell the search of a point without a loss."""
-        assert self.base is not None
+    def penalty(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        """Loss and gradient for a point where the model has none."""
+        assert self.start is not None
         self.num_shortened += 1
-        return self.base.evaluation.loss + SETBACK * abs(self.promise(x)), np.zeros_like(x)
+        rise = PENALTY_FACTOR * abs(self.predicted_change(x))
+        return self.start.evaluation.loss + rise, np.zeros_like(x)
 
     def accept(self, _: AnyNDArray) -> None:
-        """The search has ended at the last point."""
+        """Record a step: the search has ended at the last point, and the next one starts there."""
         assert self.last is not None
-        self.base, self.num_tried = self.last, 0
-        self.run.step(self.last.evaluation)
+        self.start, self.num_tried = self.last, 0
+        self.run.record_step(self.last.evaluation)
 
 
-def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-    """SciPy's L-BFGS-B: each iteration is a step, each evaluation may be the best."""
+def lbfgs(
+    vector: ParameterVector, unit: float, run: Run, steps: int, evaluate: Evaluate
+) -> Outcome:
+    """SciPy's L-BFGS-B: each iteration is a step, and each evaluation may be the best."""
     if vector.size == 0:
-        run.step(evaluate())
+        run.record_step(evaluate())
         return Outcome(True, "solved: no parameter is left to iterate over")
     num_steps = len(run.history.epoch)
     search = LineSearch(vector, unit, run, evaluate)
@@ -235,22 +232,22 @@ def lbfgs(vector: OuterVector, unit: float, run: Run, steps: int, evaluate: Eval
         converged, message = bool(result.success), str(result.message)
     except RoundingReached:
         converged, message = True, "converged: what is left to gain is lost in rounding"
-    if len(run.history.epoch) == num_steps:  # converged where it started
+    if len(run.history.epoch) == num_steps:  # no step was better than the start
         run.restore_best()
-        run.step(evaluate())
+        run.record_step(evaluate())
     if search.num_shortened:
         message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
     return Outcome(converged, message)
 
 
-def minimise_em(em: Any, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
+def minimise_em(em: ExpectationMaximisation, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
     """Expectation maximisation until a step gains less than `EM_TOLERANCE` nats."""
     em.prepare()
     previous = evaluate().loss
     for _ in range(steps):
         em.step()
         evaluation = evaluate()
-        run.step(evaluation)
+        run.record_step(evaluation)
         if previous - evaluation.loss < EM_TOLERANCE:
             return Outcome(True, f"a step gained less than {EM_TOLERANCE} nats")
         previous = evaluation.loss
@@ -265,22 +262,22 @@ def minimise_gpflow(
     result = optimizer.minimize(
         run.model.training_loss,
         run.variables,
-        step_callback=lambda *_: run.step(evaluate()),
+        step_callback=lambda *_: run.record_step(evaluate()),
         options={"maxiter": steps},
     )
-    if len(run.history.epoch) == num_steps:  # converged where it started
-        run.step(evaluate())
+    if len(run.history.epoch) == num_steps:  # no step was better than the start
+        run.record_step(evaluate())
     return Outcome(bool(result.success), str(result.message))
 
 
 class KerasSteps:
-    """Steps of a Keras optimizer, compiled: as they are they take longer than the gradient."""
+    """Steps of a Keras optimizer, compiled: otherwise they take longer than the gradient."""
 
     def __init__(self, optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         if variables and hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
             optimizer.build(variables)
         state = optimizer.variables
-        state = list(state() if callable(state) else state)  # a method in older ones
+        state = list(state() if callable(state) else state)  # a method in older versions
         rate = getattr(optimizer, "learning_rate", None)
         self.state = [*state, rate] if isinstance(rate, tf.Variable) else state
         self.start = [variable.numpy() for variable in self.state]
@@ -292,20 +289,20 @@ class KerasSteps:
         self.apply = apply
 
     def reset(self) -> None:
-        """Forget momentum and rate of the last attempt."""
+        """Set momentum and learning rate to what they were before the last attempt."""
         for variable, value in zip(self.state, self.start, strict=True):
             variable.assign(value)
 
 
 def minimise_keras(optimizer: KerasSteps, run: Run, steps: int, evaluate: Evaluate) -> Outcome:
-    """A Keras optimizer: a step is recorded with the loss of the parameters that it led to."""
+    """A Keras optimizer: each step is recorded with the loss of the parameters that it leads to."""
     optimizer.reset()
     evaluation = evaluate()
-    run.observe(evaluation.loss)
+    run.keep_if_best(evaluation.loss)
     for _ in range(steps):
         optimizer.apply([tf.constant(g) for g in evaluation.gradients])
         evaluation = evaluate()
-        run.step(evaluation)
+        run.record_step(evaluation)
         evaluation = evaluate()  # free, unless a callback has changed the parameters
     flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
     return Outcome(flat, f"took all {steps} steps")

@@ -12,13 +12,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
-from gpflow.base import AnyNDArray, RegressionData
-from gpflow.kernels import Kernel
+from gpflow.base import AnyNDArray
 
 from ..chain import newton
 from ..chain.likelihood import KernelGradient, leave_eigenbasis
@@ -26,54 +25,40 @@ from ..chain.spectrum import Spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems, task_terms
 from ..linalg import lapack_eigh
-from .run import Evaluation
+from .model import Evaluation, Loss, TrainableChain
 from .vector import lower_bound
 
 B_RANGE = 1e10
 """b may go this far below and above its default."""
 
 STARTS = np.array([[1.0, 1.0], [10.0, 1e-3], [0.1, 5.0]])
-"""Where to start the inner problem, relative to the default of b and sigma2: of 1400 random tasks,
-24 were missed by more than 1e-4 nats with the first and a tenth of its noise, none with these."""
+"""Starting points of the inner problem, relative to the default b and sigma2. With these, none of
+1400 random tasks missed its optimum by more than 1e-4 nats; with one start, 24 of them did."""
 
 GRID, GRID_NOISE = 12, (0.1, 1e-3)
-"""Numbers of b, and sigma2 over the task's variance, that :func:`spectral_start` looks at."""
+"""How many values of b, and which sigma2 over the task's variance, :func:`spectral_start` tries."""
 
 ABOVE_FLOOR = 1.0 + 1e-6
-"""sigma2 stays this much above its bound, where the transform still has an inverse."""
+"""sigma2 stays above this times its bound, where the transform still has an inverse."""
 
 
-class ChainModel(Protocol):
-    """What profiled training needs of a model."""
-
-    b: Parameter
-    sigma2: Parameter
-    kernel: Kernel
-    learning: str
-    data: RegressionData
-
-    def centred_completions(self) -> tf.Tensor: ...
-    def log_prior_density(self) -> tf.Tensor: ...
-    @property
-    def trainable_parameters(self) -> tuple[Parameter, ...]: ...
-
-
-class ProfiledChain:
+class ProfiledChain(Loss):
     """
-    The loss as a function of the parameters outside the inner problem.
+    The loss with b and sigma2 solved for, as a function of the other parameters.
 
-    Evaluating it sets `b` and `sigma2` of the model to their best values. A frozen one stays; one
-    with a prior, or with bounds that the inner problem does not know, is an outer parameter.
+    Evaluating it sets `b` and `sigma2` of the model to their best values. One that is not trainable
+    stays. One with a prior, or with bounds that the inner problem does not know, is not solved for:
+    it is trained like the others.
     """
 
-    def __init__(self, model: ChainModel) -> None:
+    def __init__(self, model: TrainableChain) -> None:
         self.model = model
         bound_b, bound_sigma2 = lower_bound(model.b), lower_bound(model.sigma2)
         self.solves_b = is_free(model.b) and bound_b is not None and not np.any(bound_b)
         self.solves_sigma2 = is_free(model.sigma2) and bound_sigma2 is not None
-        inside = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
+        solved = [model.b] * self.solves_b + [model.sigma2] * self.solves_sigma2
         self.parameters = [
-            p for p in model.trainable_parameters if all(p is not solved for solved in inside)
+            p for p in model.trainable_parameters if all(p is not other for other in solved)
         ]
         self.floor = sigma2_floor(model.sigma2)
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
@@ -82,23 +67,23 @@ class ProfiledChain:
         self.failure: Exception | None = None
 
     def evaluate(self) -> Evaluation:
-        """Solve the inner problem at the present outer parameters; loss and envelope gradient."""
-        with self.failures_as_they_are():
+        """Solve for b and sigma2; the loss there, and its gradient by the other parameters."""
+        with self.numpy_failures():
             loss, gradients, terms = self._compute()
         gradients = [g.numpy() for g in gradients]
         return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
 
     @cached_property
     def _compute(self) -> Callable[[], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]:
-        """The computation, compiled unless the kernel is one that cannot be."""
+        """The computation, compiled if the kernel can be compiled."""
         try:
             return tf.function(self._computation, autograph=False).get_concrete_function()
         except (tf.errors.OperatorNotAllowedInGraphError, NotImplementedError):
             return self._computation
 
     @contextmanager
-    def failures_as_they_are(self) -> Iterator[None]:
-        """Raise what NumPy raised, and not what TensorFlow makes of it."""
+    def numpy_failures(self) -> Iterator[None]:
+        """Raise what NumPy raised, in place of TensorFlow's error about it."""
         self.failure = None
         try:
             yield
@@ -108,32 +93,36 @@ class ProfiledChain:
             raise
 
     def in_numpy(
-        self, method: str, arguments: list[tf.Tensor], types: tf.DType | list[tf.DType]
+        self,
+        method: Callable[..., Any],
+        arguments: list[tf.Tensor],
+        types: tf.DType | list[tf.DType],
     ) -> Any:
         """
-        Call a method of this object from a graph.
+        Call a method of this object, which computes with NumPy, from a graph.
 
-        TensorFlow keeps the function for ever, and with it whatever it knows: so it knows no model.
+        TensorFlow never frees a Python function that a graph calls. That function therefore holds
+        this object, and with it the model, by weak references only.
         """
-        here = weakref.ref(self)
+        weak_self, weak_method = weakref.ref(self), weakref.WeakMethod(method)
 
         def call(*values: AnyNDArray) -> Any:
-            profile = here()
-            assert profile is not None
+            loss, method = weak_self(), weak_method()
+            assert loss is not None and method is not None
             try:
-                return getattr(profile, method)(*values)
+                return method(*values)
             except Exception as failure:
-                profile.failure = failure
+                loss.failure = failure
                 raise
 
         return tf.numpy_function(call, arguments, types)
 
     def _computation(self) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """
-        Loss, its gradients by the outer variables, and terms; b and sigma2 are set.
+        Loss, its gradients by the variables that are not solved for, and terms.
 
-        TensorFlow computes kernel and mean function with their gradients. LAPACK and NumPy do the
-        rest, which would take longer to compile than to run.
+        It sets b and sigma2. TensorFlow computes kernel and mean function with their gradients.
+        LAPACK and NumPy do the rest, which would take longer to compile than to run.
         """
         model = self.model
         variables = [p.unconstrained_variable for p in self.parameters]
@@ -142,7 +131,7 @@ class ProfiledChain:
             K, Y = model.kernel(model.data[0]), model.centred_completions()
             present = self.present()
             prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
-        U, *parts = self.in_numpy("solve", [K, Y, present], [K.dtype] + [tf.float64] * 7)
+        U, *parts = self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
         parts = [tf.cast(part, K.dtype) for part in parts]
         best, terms, by_present, *by_kernel = parts
         self.assign(tf.ensure_shape(best, present.shape))
@@ -181,7 +170,7 @@ class ProfiledChain:
         self, problems: TaskProblems, scales: AnyNDArray, present: AnyNDArray
     ) -> AnyNDArray:
         """
-        The best b and sigma2 for a spectrum, [T, 2]; what is not solved for is as at present.
+        The best b and sigma2 for this spectrum, [T, 2]; one that is not solved for stays.
 
         :param scales: [T], the tasks' variances.
         """
@@ -197,7 +186,7 @@ class ProfiledChain:
     def inner_problem(
         self, spectrum: Spectrum, scales: AnyNDArray, present: AnyNDArray
     ) -> tuple[AnyNDArray, newton.Box]:
-        """Starting points, the present one first, and bounds: what is not solved for stays."""
+        """Starting points, the present one first, and bounds, which fix what is not solved for."""
         starts, box = inner_problem(spectrum, scales, self.floor)
         for column, solved in enumerate([self.solves_b, self.solves_sigma2]):
             if not solved:
@@ -210,7 +199,7 @@ class ProfiledChain:
         return tf.stack([tf.convert_to_tensor(p) for p in pair], axis=1)
 
     def assign(self, best: tf.Tensor) -> None:
-        """Set what is solved for, of b and sigma2, [T, 2]; values that need no check."""
+        """Set those of b and sigma2, [T, 2], that are solved for, without a check of the values."""
         pair = self.model.b, self.model.sigma2
         solved = self.solves_b, self.solves_sigma2
         for parameter, value, is_solved in zip(pair, tf.unstack(best, axis=1), solved, strict=True):
@@ -225,14 +214,14 @@ def is_free(parameter: Parameter) -> bool:
 
 
 def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
-    """[T], the bound of sigma2, and a little more, where its transform still has an inverse."""
+    """[T], a little more than the bound of sigma2, where its transform still has an inverse."""
     bound = lower_bound(sigma2)
     return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
 
 
 def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:
     r"""
-    What rounding of the eigenvalues does to the loss, about.
+    About how much the rounding of the eigenvalues changes the loss.
 
     An eigenvalue of zero is known to :math:`\epsilon \lambda_{\max}`, and moves the term of a task
     by up to :math:`b / 2 \sigma^2` times that; N of them add up like random numbers. On enb, where
@@ -256,9 +245,10 @@ def inner_problem(
     """
     Starting points [4, T, 2] and bounds of the inner problem.
 
-    A warm start alone may sit in "all noise"; the default does not, but a task may have an optimum
-    with hardly any noise or hardly any signal besides: see `STARTS`. Where one direction holds most
-    of K and nothing of the targets, only :func:`spectral_start` is near the optimum.
+    The present b and sigma2 alone may be a local optimum where everything is noise. The default is
+    not, but a task may have another optimum with hardly any noise or hardly any signal, hence
+    `STARTS`. Where one eigenvector has most of K's variance and explains nothing of the targets,
+    only :func:`spectral_start` is near the optimum.
 
     :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
@@ -275,13 +265,13 @@ def inner_problem(
 
 def spectral_start(spectrum: Spectrum, scales: AnyNDArray) -> AnyNDArray:
     r"""
-    (b, sigma2) of each task, [T, 2]: the best of a coarse grid, as if the task were the only one.
+    b and sigma2 of each task, [T, 2]: the best of a coarse grid, if the task were the only one.
 
     .. math:: -\tfrac{1}{2} \sum_n \left[ y_n^2 / (b \lambda_n + \sigma^2)
               + \log (b \lambda_n + \sigma^2) \right]
 
-    The grid of b is that at which each of the eigenvalues, from the largest to the smallest that is
-    not rounding, would have the task's variance.
+    The grid of b gives the task's variance to an eigenvalue: first the largest, last the smallest
+    one above rounding.
     """
     lam, Yr = spectrum.lam, spectrum.Yr
     energy = np.sum(np.square(Yr).reshape(-1, len(lam), Yr.shape[1]), axis=0).T  # [T, R]

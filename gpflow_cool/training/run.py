@@ -9,20 +9,11 @@ import tensorflow as tf
 from gpflow.base import AnyNDArray
 
 from ..callbacks import CallbackList
-
-
-class Evaluation(NamedTuple):
-    """Loss, its gradient with respect to the outer variables, and the objective's terms."""
-
-    loss: float
-    gradients: list[AnyNDArray]
-    terms: AnyNDArray
-    rounding: float = 0.0
-    """What the loss may be off by, where that is known."""
+from .model import Evaluation, TrainableModel
 
 
 class TrainingStopped(Exception):
-    """A callback, or the user, asked for an end."""
+    """A callback or the user asked training to end."""
 
 
 @dataclass(repr=False)
@@ -30,9 +21,9 @@ class History:
     """
     What happened during a fit, in the form of Keras's History.
 
-    `history` has one entry a step under "loss", "gradient_norm", "seconds" (since the start),
-    "restart" (0 for the first attempt), and one of "terms/NAME" for each term of the objective.
-    Where targets are missing there is also "round", and `rounds` has one entry a round.
+    `history` has one entry per step under "loss", "gradient_norm", "seconds" (since the start),
+    "restart" (0 for the first attempt), and under "terms/NAME" for each term of the objective.
+    Where targets are missing there is also "round", and `rounds` has one entry per round.
     """
 
     params: dict[str, Any]
@@ -43,8 +34,8 @@ class History:
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     """For each round: "round", "restart", "loss", "evidence" of the observed targets after it (NaN
-    if they are too many), its "score" (the evidence with the prior, or else the objective), by
-    which the best round is chosen, and by how much that "change"d."""
+    if they are too many), its "score", by which the best round is chosen (the evidence with the
+    prior, or else the objective), and the "change" of the score since the round before."""
 
     converged: bool = False
     message: str = ""
@@ -65,8 +56,8 @@ class History:
             self.history.setdefault(name, []).append(value)
 
 
-class Kept(NamedTuple):
-    """What the best round led to."""
+class BestRound(NamedTuple):
+    """Score and parameters of the best round so far, and the attempt that it belongs to."""
 
     score: float
     restart: int
@@ -74,9 +65,9 @@ class Kept(NamedTuple):
 
 
 class Run:
-    """One fit: counts steps, remembers the best parameters, and tells the callbacks."""
+    """One fit: it counts steps, keeps the best parameters, and tells the callbacks."""
 
-    def __init__(self, model: Any, history: History, callbacks: CallbackList) -> None:
+    def __init__(self, model: TrainableModel, history: History, callbacks: CallbackList) -> None:
         self.model = model
         self.history = history
         self.callbacks = callbacks
@@ -85,45 +76,46 @@ class Run:
         self.interrupted = False
         self.variables = model.trainable_variables  # once: looking them up takes milliseconds
         self.state = state_variables(model)
+        self.round: int | None = None
+        self.best_round: BestRound | None = None
+        self.last_logs: dict[str, float] = {}
+        self.forget_best()
+
+    def forget_best(self) -> None:
+        """Forget all losses so far: with other completions, the loss is another function."""
         self.best_loss = np.inf
         self.best_weights = snapshot(self.state)
-        self.round: int | None = None
-        self.kept: Kept | None = None
-        self.last_logs: dict[str, float] = {}
 
-    def observe(self, loss: float) -> None:
-        """Remember the model's present parameters if they are the best so far."""
+    def keep_if_best(self, loss: float) -> None:
+        """Keep the model's present parameters if their loss is the lowest so far."""
         if loss < self.best_loss:  # never for NaN
             self.best_loss = loss
             self.best_weights = snapshot(self.state)
 
-    def forget(self) -> None:
-        """Start anew with the present parameters: losses of other completions do not compare."""
-        self.best_loss = np.inf
-        self.best_weights = snapshot(self.state)
-
-    def keep(self, score: float, *, always: bool) -> None:
+    def keep_round_if_best(self, score: float, *, prefer_last: bool) -> None:
         """
-        Keep a round that scored best; or, with `always`, any but one that another attempt beats.
+        Keep the model's present parameters if their round has the highest score so far.
+
+        :param prefer_last: Whether a later round of the same attempt is preferred in any case.
         """
         score = score if np.isfinite(score) else -np.inf
-        here = Kept(score, self.restart, snapshot(self.state))
-        kept = self.kept
-        if kept is None or score > kept.score or (always and kept.restart == self.restart):
-            self.kept = here
+        best = self.best_round
+        replaces = prefer_last and best is not None and best.restart == self.restart
+        if best is None or score > best.score or replaces:
+            self.best_round = BestRound(score, self.restart, snapshot(self.state))
 
-    def settle(self) -> None:
-        """Make the best round of all attempts the best."""
-        if self.kept is not None:
-            self.best_loss, self.best_weights = -self.kept.score, self.kept.weights
+    def use_best_round(self) -> None:
+        """Let :meth:`restore_best` restore the best round, if there are rounds."""
+        if self.best_round is not None:
+            self.best_loss, self.best_weights = -self.best_round.score, self.best_round.weights
 
     def restore_best(self) -> None:
         """Set the parameters to the best seen; without a finite loss, to those at the start."""
         restore(self.state, self.best_weights)
 
-    def step(self, evaluation: Evaluation) -> None:
-        """Record a step whose parameters the model has now; stop if anybody asked for it."""
-        self.observe(evaluation.loss)
+    def record_step(self, evaluation: Evaluation) -> None:
+        """Record a step that led to the model's present parameters; stop if anybody asked to."""
+        self.keep_if_best(evaluation.loss)
         squares = [float(np.sum(np.square(g))) for g in evaluation.gradients]
         logs = {
             "loss": evaluation.loss,
@@ -155,10 +147,9 @@ class Outcome:
     failed: bool = False
 
 
-def state_variables(model: Any) -> list[tf.Variable]:
+def state_variables(model: TrainableModel) -> list[tf.Variable]:
     """All that training changes: the trainable variables and the completions."""
-    completions = getattr(model, "completions", None)
-    return [*model.trainable_variables, *([] if completions is None else [completions])]
+    return [*model.trainable_variables, *([] if model.completions is None else [model.completions])]
 
 
 def snapshot(variables: list[tf.Variable]) -> list[AnyNDArray]:

@@ -1,30 +1,17 @@
 """The loss of a model with features, in two passes over its rows."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
-from gpflow.mean_functions import MeanFunction
 
 from ..chain.spectrum import Spectrum
 from ..chain.terms import task_problems
-from ..lowrank.features import Features
-from ..lowrank.rows import Rows
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
-from .profiled import ChainModel, ProfiledChain
-from .run import Evaluation
-
-
-class FeatureModel(ChainModel, Protocol):
-    """What training over chunks needs of a model."""
-
-    features: Features
-    rows: Rows
-    mean_function: MeanFunction
-    scales: AnyNDArray
-    strategy: tf.distribute.Strategy | None
+from .model import Evaluation, TrainableChain
+from .profiled import ProfiledChain
 
 
 class StreamedLoss(ProfiledChain):
@@ -35,32 +22,31 @@ class StreamedLoss(ProfiledChain):
         parameters like the others.
     """
 
-    model: FeatureModel
-
-    def __init__(self, model: FeatureModel, *, solve: bool) -> None:
+    def __init__(self, model: TrainableChain, *, solve: bool) -> None:
         super().__init__(model)
         if not solve:
             self.solves_b = self.solves_sigma2 = False
             self.parameters = list(model.trainable_parameters)
         self.variables = [p.unconstrained_variable for p in self.parameters]
+        assert model.features is not None
+        self.features = model.features
         self.sums = RowSums(
-            model.features,
+            self.features,
             model.mean_function,
             model.rows,
             model.strategy,
             self.variables,
-            compiled=bool(self.variables),  # else one evaluation is all there will be
+            compiled=bool(self.variables),  # without variables the loss is evaluated only once
         )
         self._between: Any = None if self.variables else self._between_passes
 
     def evaluate(self) -> Evaluation:
-        """Loss, gradient and terms at the present parameters."""
-        statistics = self.sums.statistics(self.model.features.factor())
+        statistics = self.sums.statistics(self.features.factor())
         scales = tf.constant(self.model.scales, tf.float64)
         if self._between is None:
             compiled = tf.function(self._between_passes, autograph=False)
             self._between = compiled.get_concrete_function(statistics, scales)
-        with self.failures_as_they_are():
+        with self.numpy_failures():
             loss, terms, gradients, weights = self._between(statistics, scales)
         self.num_decompositions += 1
         if self.variables:
@@ -73,14 +59,14 @@ class StreamedLoss(ProfiledChain):
         self, statistics: Statistics, scales: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], RowWeights]:
         """
-        Loss, terms, the gradient as far as it needs no rows, and how the rows are to be weighted
-        for the rest of it; b and sigma2 are set.
+        Loss, terms, the part of the gradient that needs no rows, and weights of the rows for the
+        other part. It sets b and sigma2.
         """
         model, variables = self.model, self.variables
         known = decompose(statistics, python_callback=True)
         present = self.present()
         inputs = [scales, present, *known.spectrum]
-        best = self.in_numpy("solve_spectrum", inputs, tf.float64)
+        best = self.in_numpy(self.solve_spectrum, inputs, tf.float64)
         self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*statistics, *variables])
@@ -95,7 +81,7 @@ class StreamedLoss(ProfiledChain):
         by_statistics = Statistics(*by_statistics)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            L = model.features.factor()
+            L = self.features.factor()
         through_L = tape.gradient(
             L,
             variables,

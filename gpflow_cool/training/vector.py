@@ -10,13 +10,13 @@ from gpflow.base import AnyNDArray
 MAX_LOG_RATIO = 50.0
 
 LARGEST_LOGARITHM = 80.0
-"""A line search that steps further than this is held here, where nothing overflows yet."""
+"""Logarithms beyond this are clipped to it, so that nothing overflows."""
 
 
 def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     """
-    The bound that a parameter's transform keeps it above, or None unless it is a bound of at least
-    zero with no bound above.
+    The lower bound that a parameter's transform sets, if it is at least zero and there is no upper
+    bound; else None.
     """
     variable = parameter.unconstrained_variable
     if parameter.transform is None or parameter.transform.forward_min_event_ndims > 0:
@@ -31,18 +31,18 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
 
 
 def log_excess(parameter: Parameter, bound: AnyNDArray) -> AnyNDArray:
-    """Logarithm of how far a parameter is above its bound, which rounding lets it reach."""
+    """Logarithm of a parameter minus its bound; finite, although rounding may make them equal."""
     value = parameter.numpy()
     limits = np.finfo(value.dtype)
     return np.log(np.maximum(value - bound, np.maximum(limits.eps * bound, limits.tiny)))
 
 
-class OuterVector:
+class ParameterVector:
     """
-    A view of parameters as one vector x: their unconstrained variables, as GPflow has it.
+    Parameters as one vector x: their unconstrained variables, as GPflow has them.
 
-    :param logarithms: Whether a parameter above a bound is `bound + exp(x)` instead: lengthscales
-        that must travel far then do so in few steps, each of which costs more.
+    :param logarithms: Whether a parameter with a lower bound is `bound + exp(x)` instead: a
+        lengthscale that is far from its optimum then needs fewer steps.
     """
 
     def __init__(self, parameters: Sequence[Parameter], *, logarithms: bool = False) -> None:

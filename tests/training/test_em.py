@@ -7,15 +7,10 @@ import reference as ref
 import tensorflow_probability as tfp
 from gpflow.kernels import Linear, SquaredExponential
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import assert_close, random_problem, repeated_rows
+from problems import assert_close, random_covariance, random_problem, repeated_rows
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.chain.starting import EXACT_NOISE_FLOOR
-
-
-def random_covariance(rng, T):
-    A = rng.normal(size=(T, T))
-    return A @ A.T + 0.3 * np.eye(T)
 
 
 def exact(p, **options):

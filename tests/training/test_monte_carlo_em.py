@@ -41,7 +41,7 @@ def test_evidence_rises_and_rounds_stop():
     assert np.all(np.diff(evidence) > -1e-3 * n) and evidence[-1] > evidence[0] + 1.0
     gains = np.diff(evidence) / n
     assert np.all(gains[1:-1] >= 1e-3) and gains[-1] < 1e-3  # the first that gains less, from 2 on
-    assert history.converged and "gained less than 0.001 nats an observed" in history.message
+    assert history.converged and "gained less than 0.001 nats per observed" in history.message
     assert len(history.rounds) < 20
     assert_close([r["change"] for r in history.rounds[1:]], np.diff(evidence), 1e-12)
     assert sorted(set(history.history["round"])) == [float(r) for r in range(len(evidence))]

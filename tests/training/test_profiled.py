@@ -18,7 +18,7 @@ from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.terms import task_problems
 from gpflow_cool.training.profiled import ProfiledChain
-from gpflow_cool.training.vector import OuterVector
+from gpflow_cool.training.vector import ParameterVector
 
 SE = kernels.SquaredExponential
 Gamma = tfp.distributions.Gamma
@@ -92,7 +92,7 @@ def linear_mean():
     return SE(lengthscales=0.9), mean
 
 
-OUTER = {
+TRAINED = {
     "isotropic": lambda: (SE(lengthscales=0.8), None),
     "ARD": lambda: (SE(lengthscales=[0.8, 1.1]), None),
     "sum": lambda: (SE(lengthscales=0.8) + kernels.Linear(variance=0.4), None),
@@ -119,9 +119,9 @@ def test_envelope_gradient_equals_finite_differences(rng, kind, learning):
     """Differences of the loss with the inner problem solved again at every point."""
     X, Y = smooth_data(rng, N=15, T=2, D=2)
     Y = Y + X @ [[0.5, -0.2], [0.1, 0.4]]  # something for a linear kernel
-    kernel, mean = OUTER[kind]()
+    kernel, mean = TRAINED[kind]()
     profile = CoolMTGP((X, Y), kernel, mean, learning=learning).profile()
-    vector = OuterVector(profile.parameters, logarithms=True)
+    vector = ParameterVector(profile.parameters, logarithms=True)
     x = vector.numpy()
 
     gradient = vector.gradient(profile.evaluate().gradients)

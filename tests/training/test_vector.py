@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_close
 
 from gpflow_cool.chain.starting import NoiseFloor
-from gpflow_cool.training.vector import OuterVector, lower_bound
+from gpflow_cool.training.vector import ParameterVector, lower_bound
 
 tfb = tfp.bijectors
 
@@ -80,14 +80,14 @@ def test_the_vector_holds_what_it_says(kind, logarithms):
         expected = np.log(parameter.numpy() - BOUNDS[kind])
     else:
         expected = parameter.unconstrained_variable.numpy()
-    x = OuterVector([parameter], logarithms=logarithms).numpy()
+    x = ParameterVector([parameter], logarithms=logarithms).numpy()
     assert_allclose(x, np.ravel(expected), rtol=1e-12)
 
 
 @pytest.mark.parametrize("logarithms", [False, True])
 def test_round_trip(rng, logarithms):
     parameters = all_parameters()
-    vector = OuterVector(parameters, logarithms=logarithms)
+    vector = ParameterVector(parameters, logarithms=logarithms)
     before = [p.numpy() for p in parameters]
     x = vector.numpy()
     assert x.shape == (vector.size,) and vector.size == 1 + 3 + 2 + 2 + 4 + 3 + 2 + 3 + 3 + 1
@@ -101,7 +101,7 @@ def test_round_trip(rng, logarithms):
 
 def test_order_is_that_of_the_parameters():
     parameters = [PARAMETERS[kind]() for kind in ("identity", "softplus_scalar", "exp")]
-    vector = OuterVector(parameters, logarithms=True)
+    vector = ParameterVector(parameters, logarithms=True)
     vector.assign(np.arange(8.0))
     assert_allclose(parameters[0], [0.0, 1.0, 2.0])
     assert_allclose(parameters[1], np.exp(3.0), rtol=1e-12)
@@ -113,7 +113,7 @@ def test_order_is_that_of_the_parameters():
 def test_gradient_equals_finite_differences(rng, kind, logarithms):
     parameters = [Parameter(0.3), PARAMETERS[kind](), Parameter(0.4, transform=positive())]
     weights = [rng.normal(size=p.shape) for p in parameters]
-    vector = OuterVector(parameters, logarithms=logarithms)
+    vector = ParameterVector(parameters, logarithms=logarithms)
 
     def function():
         """Something smooth of the constrained values."""
@@ -138,7 +138,7 @@ def test_gradient_equals_finite_differences(rng, kind, logarithms):
 
 @pytest.mark.parametrize("logarithms", [False, True])
 def test_no_parameters(logarithms):
-    vector = OuterVector([], logarithms=logarithms)
+    vector = ParameterVector([], logarithms=logarithms)
     assert vector.size == 0
     assert_array_equal(vector.numpy(), np.zeros(0))
     assert_array_equal(vector.gradient([]), np.zeros(0))
@@ -147,7 +147,7 @@ def test_no_parameters(logarithms):
 
 def test_an_empty_parameter_between_others():
     parameters = [Parameter(1.0), Parameter(np.zeros(0)), Parameter([2.0, 3.0])]
-    vector = OuterVector(parameters)
+    vector = ParameterVector(parameters)
     assert_array_equal(vector.numpy(), [1.0, 2.0, 3.0])
     vector.assign(np.array([4.0, 5.0, 6.0]))
     assert_array_equal(parameters[0], 4.0)
@@ -158,7 +158,7 @@ def test_a_parameter_at_its_bound_stays_finite():
     """Rounding lets a value reach its bound, where the logarithm of the excess would be -inf."""
     parameter = noise_floor()
     parameter.unconstrained_variable.assign([-800.0, 0.5])
-    vector = OuterVector([parameter], logarithms=True)
+    vector = ParameterVector([parameter], logarithms=True)
     value = parameter.numpy()
     assert value[0] == 1e-4
     assert np.all(np.isfinite(vector.numpy()))
@@ -170,7 +170,7 @@ def test_a_parameter_at_its_bound_stays_finite():
 def test_float32_parameters_in_a_float64_vector():
     parameter = Parameter([0.5, 2.0], dtype=tf.float32, transform=positive())
     for logarithms in (False, True):
-        vector = OuterVector([parameter], logarithms=logarithms)
+        vector = ParameterVector([parameter], logarithms=logarithms)
         x = vector.numpy()
         assert x.dtype == np.float64
         vector.assign(x)

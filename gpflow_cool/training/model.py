@@ -1,0 +1,125 @@
+"""What `fit` needs of a model: the interfaces that models declare."""
+
+import abc
+from typing import NamedTuple
+
+import tensorflow as tf
+from gpflow import Parameter
+from gpflow.base import AnyNDArray
+
+from ..joint.missing import ObservedSystem
+from ..joint.model import JointModel
+from ..lowrank.rows import Rows
+from ..lowrank.streaming import Features
+
+
+class Evaluation(NamedTuple):
+    """A loss, its gradients by the unconstrained variables, and the terms of the objective."""
+
+    loss: float
+    gradients: list[AnyNDArray]
+    terms: AnyNDArray
+    rounding: float = 0.0
+    """How large the rounding error of the loss may be, where that is known."""
+
+
+class Loss(abc.ABC):
+    """A model's loss, evaluated at the model's present parameters."""
+
+    parameters: list[Parameter]
+    """What an optimiser must iterate over; the gradients are with respect to these."""
+
+    @abc.abstractmethod
+    def evaluate(self) -> Evaluation:
+        """Loss, gradients and terms."""
+
+
+class ExpectationMaximisation(abc.ABC):
+    """Expectation maximisation of a model's parameters."""
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Start from the model's present parameters."""
+
+    @abc.abstractmethod
+    def evaluate(self) -> Evaluation:
+        """The loss at the present parameters, without gradients."""
+
+    @abc.abstractmethod
+    def step(self) -> None:
+        """One step, which changes the model's parameters."""
+
+
+class TrainableModel(JointModel):
+    """A model that `fit` can train. Where targets are missing, its data must be in memory."""
+
+    stop_training = False
+    """Callbacks set this to end training after the present step."""
+
+    observed: AnyNDArray | None = None
+    """[N, T], which targets are observed; None where all are."""
+
+    completions: tf.Variable | None = None
+    """[S, N, T], the targets with the missing ones filled in; None where none is missing."""
+
+    has_drawn = False
+    """Whether the first draws of missing targets come from the model, which knows C already."""
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> Rows:
+        """All the data, in chunks of rows."""
+
+    @property
+    @abc.abstractmethod
+    def features(self) -> Features | None:
+        """Features whose products are the kernel matrix; None where the matrix itself is needed."""
+
+    def profile(self) -> Loss | None:
+        """The loss with some of its parameters solved for; None where none can be."""
+        return None
+
+    def streamed_loss(self) -> Loss | None:
+        """The loss and its gradient over data in chunks; None where one graph computes them."""
+        return None
+
+    def expectation_maximisation(self) -> ExpectationMaximisation:
+        """Expectation maximisation, for `fit("em")`."""
+        raise ValueError(f'{type(self).__name__} has no optimizer="em": use "profile".')
+
+    def centred_targets(self) -> tf.Tensor:
+        """[N, T], the targets minus the mean function; NaN where a target is missing."""
+        raise NotImplementedError
+
+    def centred_completions(self) -> tf.Tensor:
+        """
+        The targets that the objective sees, minus the mean function: [N, T], or, where some are
+        missing, the completions of the last round, [S, N, T], over which the objective is a mean.
+        """
+        raise NotImplementedError
+
+    def independent_completion(self) -> tf.Tensor:
+        """
+        [1, N, T], the missing targets as predicted by one Gaussian process per task, trained on the
+        observed targets of that task.
+        """
+        raise NotImplementedError
+
+    def observed_system(self) -> ObservedSystem:
+        """The covariance of the observed targets at the present parameters."""
+        raise NotImplementedError
+
+
+class TrainableChain(TrainableModel):
+    """A model whose objective is the chain of conditional likelihoods, with b and sigma2."""
+
+    b: Parameter
+    sigma2: Parameter
+    learning: str
+    strategy: tf.distribute.Strategy | None = None
+    """Spreads passes over the rows over devices."""
+
+    @property
+    @abc.abstractmethod
+    def scales(self) -> AnyNDArray:
+        """[T], the tasks' variances."""

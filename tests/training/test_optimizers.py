@@ -1,0 +1,129 @@
+"""Optimisers of a loss: steps that go too far, rounding, and evaluations that are not repeated."""
+
+import gpflow
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from gpflow_cool.callbacks import CallbackList
+from gpflow_cool.training import optimizers
+from gpflow_cool.training.model import Evaluation
+from gpflow_cool.training.run import History, Run
+from gpflow_cool.training.vector import ParameterVector
+
+
+class OneNumber(gpflow.base.Module):
+    """As little of a model as an optimiser needs."""
+
+    completions = None
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = gpflow.Parameter(x)
+        self.stop_training = False
+        self.objective_term_names = ["all"]
+
+
+def minimised(model, evaluate, unit=1.0):
+    """How L-BFGS ended; the model has the best parameters seen."""
+    run = Run(model, History({}), CallbackList([], None, {}))
+    outcome = optimizers.lbfgs(ParameterVector([model.x]), unit, run, 200, evaluate)
+    run.restore_best()
+    return outcome
+
+
+@pytest.mark.parametrize("beyond", ["no factorisation", "no loss", "no slope"])
+def test_a_step_too_far_is_shortened_and_reported(beyond):
+    """The first step from 1.5 on x - 0.2 log(x - 1) leads to 0.9, where there is no logarithm."""
+    model = OneNumber(1.5)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        if x > 1.0:
+            loss = x - 0.2 * np.log(x - 1.0)
+            return Evaluation(loss, [np.array(1.0 - 0.2 / (x - 1.0))], np.array([-loss]))
+        if beyond == "no factorisation":
+            raise np.linalg.LinAlgError("K is not positive definite")
+        return Evaluation(np.nan if beyond == "no loss" else 0.0, [np.array(np.nan)], np.zeros(1))
+
+    outcome = minimised(model, evaluate)
+    assert tried[1] <= 1.0
+    assert outcome.converged and "; 1 times a step was shortened: no finite" in outcome.message
+    assert_allclose(model.x, 1.2, rtol=1e-3)
+
+
+def test_a_search_that_meets_rounding_ends_and_has_converged():
+    """(x - 3)^2 with rounding of 0.001: L-BFGS alone takes 40 evaluations and more."""
+    model = OneNumber(1.0)
+    rng = np.random.default_rng(0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        loss = 1000.0 + (x - 3.0) ** 2 + rng.uniform(0.0, 1e-3)
+        return Evaluation(loss, [np.array(2.0 * (x - 3.0) + 0.05)], np.array([-loss]), 1e-3)
+
+    outcome = minimised(model, evaluate)
+    assert outcome.converged
+    assert len(tried) <= 10
+    assert_allclose(model.x, 3.0, atol=0.06)
+
+
+def test_a_search_that_has_not_failed_goes_on_below_rounding():
+    """The first trial of each search on a parabola is good enough, and the second one exact."""
+    model = OneNumber(0.0)
+
+    def evaluate():
+        x = float(model.x.numpy())
+        return Evaluation((x - 3.0) ** 2, [np.array(2.0 * (x - 3.0))], np.zeros(1), rounding=100.0)
+
+    assert minimised(model, evaluate, 2.0).converged
+    assert_allclose(model.x, 3.0, atol=1e-3)
+
+
+def test_a_large_loss_does_not_count_as_rounding():
+    """Rosenbrock's function needs many shortened steps, whatever is added to it."""
+    model = OneNumber([-1.2, 1.0])
+
+    def evaluate():
+        x, y = model.x.numpy()
+        loss = 100.0 * (y - x**2) ** 2 + (1.0 - x) ** 2 + 1e4
+        gradient = np.array([-400.0 * x * (y - x**2) - 2.0 * (1.0 - x), 200.0 * (y - x**2)])
+        return Evaluation(loss, [gradient], np.array([-loss]), 1e-10)
+
+    assert minimised(model, evaluate).converged
+    assert_allclose(model.x, [1.0, 1.0], atol=0.01)
+
+
+@pytest.mark.parametrize("unit", [0.5, 2.0])
+def test_the_first_step_has_the_length_of_the_unit(unit):
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        x = float(model.x.numpy())
+        tried.append(x)
+        return Evaluation((x - 50.0) ** 2, [np.array(2.0 * (x - 50.0))], np.zeros(1))
+
+    outcome = minimised(model, evaluate, unit)
+    assert_allclose(tried[:2], [0.0, unit])
+    assert outcome.converged
+    assert_allclose(model.x, 50.0, atol=1e-3)
+
+
+def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
+    model = OneNumber(0.0)
+    tried = []
+
+    def evaluate():
+        tried.append(float(model.x.numpy()))
+        return Evaluation(tried[-1], [np.zeros(())], np.zeros(1))
+
+    evaluate_if_new = optimizers.cached(model, evaluate)
+    for x in (1.0, 2.0, 3.0, 1.0, 3.0, 4.0, 1.0):
+        model.x.assign(x)
+        assert evaluate_if_new().loss == x
+    assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
