@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 import numpy as np
 
+from ..chain.variation import is_constant
 from ..table import costs
 from ..table.costs import MAX_ROWS
 from ..table.files import FileTable, TableError, check_folder, read_table
@@ -252,7 +253,7 @@ def check_variation(table: FileTable, targets: Sequence[str], Y: Any) -> None:
                 f"{table.path}: every cell of target {name!r} is empty. There is nothing to learn"
                 " from: leave it out."
             )
-        if np.ptp(known) <= 1e-14 * np.max(np.abs(known)):
+        if is_constant(known.min(), known.max()):
             where = "every row" if len(known) == len(column) else "every row that has it"
             raise TableError(
                 f"{table.path}: target {name!r} is {known[0]:g} in {where}. There is nothing to"

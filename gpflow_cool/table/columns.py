@@ -13,6 +13,9 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 
+from .. import checks
+from ..chain.variation import is_constant
+
 # Standardised columns -----------------------------------------------------------------------------
 
 
@@ -81,18 +84,12 @@ def constant_columns(values: AnyNDArray) -> AnyNDArray:
     >>> constant_columns(np.array([[0.1, 1.0], [0.1, 2.0]])).tolist()
     [True, False]
     """
-    rounding = 10.0 * np.finfo(np.float64).eps * np.nanmax(np.abs(values), axis=0)
-    return np.asarray(np.nanmax(values, axis=0) - np.nanmin(values, axis=0) <= rounding)
+    return np.asarray(is_constant(np.nanmin(values, axis=0), np.nanmax(values, axis=0)))
 
 
 def check_targets(Y: AnyNDArray, names: Sequence[str]) -> None:
     """Raise if a target is NaN in every row; warn the caller's caller of constant targets."""
-    never = [name for name, y in zip(names, Y.T, strict=True) if np.isnan(y).all()]
-    if never:
-        raise ValueError(
-            f"Target {never[0]!r} is NaN in every row: one that was never observed cannot be"
-            " learnt. Leave it out."
-        )
+    checks.check_observed(~np.isnan(Y), [f"Target {name!r}" for name in names])
     constant = [name for name, c in zip(names, constant_columns(Y), strict=True) if c]
     if constant:
         warnings.warn(
