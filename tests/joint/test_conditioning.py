@@ -3,6 +3,7 @@
 import gpflow
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from patterns import PATTERNS, random_joint
 from problems import assert_close, random_problem
 
@@ -60,4 +61,4 @@ def test_rows_in_chunks(rng, monkeypatch):
     expected = [*model.impute(), *model.leave_one_out()]
     monkeypatch.setattr(conditioning, "CHUNK", 2 * 7 * 3**2)  # two rows at a time
     for actual, whole in zip([*model.impute(), *model.leave_one_out()], expected, strict=True):
-        assert_close(actual, whole, rtol=1e-10)
+        assert_allclose(actual, whole, rtol=1e-10, atol=1e-12)  # NaN where a target is missing
