@@ -223,7 +223,7 @@ def check_observed(observed: AnyNDArray, names: Sequence[str]) -> None:
     if len(never):
         raise ValueError(
             f"{names[never[0]]} is NaN in every row: a task that was never observed cannot be"
-            " learnt. Drop the column."
+            " learnt. Leave it out."
         )
 
 

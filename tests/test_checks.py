@@ -209,8 +209,8 @@ def test_all_that_is_not_finite_is_counted(X, Y):
 def test_tasks_that_were_never_observed(X, Y):
     observed = np.isfinite([[1.0, np.nan, 2.0], [np.nan, np.nan, 3.0]])
     text = (
-        "Target 'b' is NaN in every row: a task that was never observed cannot be learnt. Drop the"
-        " column."
+        "Target 'b' is NaN in every row: a task that was never observed cannot be learnt. Leave it"
+        " out."
     )
     with pytest.raises(ValueError, match=exactly(text)):
         checks.check_observed(observed, [f"Target {name!r}" for name in "abc"])
