@@ -279,7 +279,7 @@ def estimate(num_points, num_rows=10**9, num_tasks=8):
         seconds.append(time.perf_counter() - started)
     numbers = num_points**2 + num_points * num_tasks + num_tasks**2
     print(f"a chunk of {chunk} rows, both passes: {min(seconds):.3f} s")
-    print(f"sent in a step: {numbers} numbers for statistics, one a parameter for gradients")
+    print(f"sent in a step: {numbers} numbers for statistics, one per parameter for gradients")
     for workers in (1, 8, 64):
         work = min(seconds) * num_rows / chunk / workers
         sent = all_reduce_seconds(numbers, workers)

@@ -96,7 +96,7 @@ def real_models(split: Split) -> dict[str, Callable[[], InMemoryModel]]:
 
 
 def study_real(name: str, folder: Path, num_splits: int) -> None:
-    """Mean over splits of everything, one row a model; differences to Cool with their spread."""
+    """Mean over splits of everything, one row per model; differences to Cool with their spread."""
     scores: dict[str, list[list[float]]] = {}
     for seed in range(num_splits):
         split = real_split(name, folder, seed)

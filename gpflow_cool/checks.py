@@ -157,7 +157,7 @@ def positive_vector(value: Any, name: str, num_tasks: int) -> AnyNDArray:
     if array.shape not in [(), (num_tasks,)]:
         raise ValueError(
             f"{name} has shape {array.shape}, but Y has {num_tasks} tasks: pass one number, or one"
-            f" a task, shape ({num_tasks},)."
+            f" per task, shape ({num_tasks},)."
         )
     array = np.broadcast_to(array, (num_tasks,)).copy()
     bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
@@ -304,12 +304,12 @@ def task_names(names: Sequence[str] | None, data: Any, num_tasks: int) -> tuple[
         where = "the columns of Y"
         names = [f"task_{t}" for t in range(num_tasks)] if columns is None else list(columns)
     if isinstance(names, str) or not np.iterable(names):
-        raise ValueError(f"task_names={names!r} must be a list of {num_tasks} names, one a task.")
+        raise ValueError(f"task_names={names!r} must be a list of {num_tasks} names, one per task.")
     names = tuple(str(name) for name in names)
     if len(names) != num_tasks:
         raise ValueError(
-            f"task_names has {len(names)} names, but Y has {num_tasks} columns: pass one name a"
-            " column."
+            f"task_names has {len(names)} names, but Y has {num_tasks} columns: pass one name"
+            " per column."
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

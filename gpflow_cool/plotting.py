@@ -66,7 +66,7 @@ def plot_task_matrix(
     if len(labels) != len(values):
         raise ValueError(
             f"names has {len(labels)} entries, but the matrix has {len(values)} tasks: pass one"
-            " name a task."
+            " name per task."
         )
     if limit is None:
         limit = float(np.max(np.abs(values))) or 1.0

@@ -248,6 +248,7 @@ def test_an_error_in_a_callback_leaves_the_best_parameters(rng, hook):
 # Stopping -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @LIBRARIES
 def test_stop_training_is_honoured(rng, kind, library):
@@ -375,6 +376,7 @@ def frames(text):
     return [line for line in re.split(r"[\r\n]+", text) if line.startswith("fit (")]
 
 
+@pytest.mark.slow
 def test_bar_in_a_terminal(rng, monkeypatch):
     model, histories = make(rng), []
     text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit("adam", steps=7)))
@@ -394,6 +396,7 @@ def test_bar_of_lbfgs_ends_full(rng, monkeypatch):
     assert "0/200 [" in text
 
 
+@pytest.mark.slow
 def test_bar_shows_the_round_where_targets_are_missing(rng, monkeypatch):
     X, Y = rng.normal(size=(8, 1)), rng.normal(size=(8, 2))
     Y[2, 1] = np.nan

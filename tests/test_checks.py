@@ -388,7 +388,7 @@ def test_starting_values_must_be_positive(X, Y, name, value, where, entry):
 @pytest.mark.parametrize("value", [[1, 2], [[1, 2, 3]], []])
 def test_starting_values_of_wrong_length(X, Y, name, value):
     text = (
-        f"{name} has shape {np.shape(value)}, but Y has 3 tasks: pass one number, or one a task,"
+        f"{name} has shape {np.shape(value)}, but Y has 3 tasks: pass one number, or one per task,"
         " shape (3,)."
     )
     refused(exactly(text), (X, Y), **{name: value})
@@ -420,10 +420,10 @@ def test_names_of_tasks_that_are_refused(X, Y):
     twice = pd.DataFrame(Y, columns=["x", "y", "y"])
     text = "Names of tasks must differ, but the columns of Y have ['y'] more than once."
     refused(exactly(text), (X, twice))
-    text = "task_names has 2 names, but Y has 3 columns: pass one name a column."
+    text = "task_names has 2 names, but Y has 3 columns: pass one name per column."
     refused(exactly(text), (X, Y), task_names=["a", "b"])
     for names in ["abc", 5]:
-        text = f"task_names={names!r} must be a list of 3 names, one a task."
+        text = f"task_names={names!r} must be a list of 3 names, one per task."
         refused(exactly(text), (X, Y), task_names=names)
 
 

@@ -228,7 +228,7 @@ def test_predict_coregion_errors(rng):
 
 
 def test_mean_functions_come_along(rng):
-    """One of the rows of the augmented layout: constant, linear, and one a task."""
+    """One of the rows of the augmented layout: constant, linear, and one per task."""
     p = random_problem(rng, 6, 2)
     X_aug, Y_aug = augmented(p.X, p.Y, order=rng.permutation(12))
     A, b = rng.normal(size=(3, 1)), rng.normal(size=1)
@@ -291,6 +291,7 @@ def test_models_that_are_refused(rng):
 # GPflow's tutorial --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [1, 10])
 def test_tutorial(rng, D):
     """

@@ -130,6 +130,7 @@ def test_loop_writes_every_number_at_every_step(loop):
     assert seen[4]["b/heat"] != pytest.approx(seen[0]["b/heat"], rel=1e-3)  # it did train
 
 
+@pytest.mark.slow
 def test_loop_writes_pictures(loop):
     written = read(loop[0])
     pictures = {}
@@ -142,6 +143,7 @@ def test_loop_writes_pictures(loop):
     assert np.any(pictures["matrices/C", 4] != pictures["matrices/Sigma", 4])
 
 
+@pytest.mark.slow
 def test_pictures_show_the_models_matrices_and_predictions(tmp_path, monkeypatch):
     model = make_model()
     drawn, bands = {}, {}
@@ -200,6 +202,7 @@ def test_two_inputs_have_no_picture_of_predictions_and_a_lengthscale_each(tmp_pa
     assert_allclose(written["kernel/lengthscales[1]"][0], 0.7, rtol=FLOAT32)
 
 
+@pytest.mark.slow
 def test_one_row_and_one_task_can_be_drawn(tmp_path):
     model = CoolMTGP(([[0.5]], [[1.0]]), kernel())
     Monitor(*tensorboard_tasks(model, tmp_path))(0)
@@ -225,6 +228,7 @@ def test_loss_contains_the_prior(tmp_path):
     assert abs(loss[3] + model.maximum_log_likelihood_objective()) > 0.1
 
 
+@pytest.mark.slow
 def test_what_the_loop_knows_is_not_computed(tmp_path, monkeypatch):
     model = make_model()
     tasks = tensorboard_tasks(model, tmp_path)
@@ -241,6 +245,7 @@ def test_what_the_loop_knows_is_not_computed(tmp_path, monkeypatch):
     assert [float(written[f"log_likelihood/{name}"][0]) for name in NAMES] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_monitor_serves_as_step_callback_of_scipy(tmp_path):
     model = make_model()
     monitor = Monitor(tensorboard_tasks(model, tmp_path, period=2).scalars)
@@ -289,6 +294,7 @@ def test_drawing_leaves_pyplot_alone(tmp_path):
 # fit -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer, steps", [("profile", None), ("adam", 11)])
 def test_fit_writes_its_history(tmp_path, optimizer, steps):
     model = make_model()
@@ -303,6 +309,7 @@ def test_fit_writes_its_history(tmp_path, optimizer, steps):
     assert str(folder) not in ToTensorBoard.writers  # or open files would pile up
 
 
+@pytest.mark.slow
 def test_fit_ends_with_the_parameters_that_are_left(tmp_path):
     model = make_model(T=1)
     b = []
@@ -324,6 +331,7 @@ def test_fit_ends_with_the_parameters_that_are_left(tmp_path):
         check_picture(written[tag][5][2])
 
 
+@pytest.mark.slow
 def test_fit_shares_a_folder_with_the_users_tasks(tmp_path):
     model = make_model(T=1)
     task = ScalarToTensorBoard(str(tmp_path), lambda: 1.5, "mine")
@@ -455,6 +463,7 @@ def test_server_gives_scalars_and_pictures(server, loop):
     assert b"<title>TensorBoard</title>" in get(server)
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_neither_tensorboard_nor_matplotlib():
     code = (
         "import sys, gpflow; before = set(sys.modules); import gpflow_cool;"

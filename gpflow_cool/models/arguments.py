@@ -34,7 +34,7 @@ def check_kernel(kernel: Any, X: tf.Tensor | tf.Variable) -> Kernel:
             raise ValueError(
                 "The kernel contains Coregion. This model learns the covariance between tasks"
                 " itself: pass the base kernel alone, without the task column in X, and one column"
-                " of Y a task."
+                " of Y per task."
             )
     check_columns(kernel, int(X.shape[1]))
     check_one_row(kernel, X)
@@ -59,7 +59,7 @@ def check_columns(kernel: Kernel, num_columns: int) -> None:
         if size not in (1, len(dims)):
             raise ValueError(
                 f"{name} has {size} {attribute}, but it sees {len(dims)} columns of X: pass one"
-                " number, or one a column."
+                " number, or one per column."
             )
 
 
@@ -101,8 +101,8 @@ def check_mean_function(
     num_rows = int(tf.shape(X)[0])
     if mean.shape not in [(num_rows, 1), (num_rows, num_tasks)]:
         raise ValueError(
-            f"The mean function gives shape {mean.shape} at X, but one number a row, shape"
-            f" ({num_rows}, 1), or one a task, shape ({num_rows}, {num_tasks}), is needed."
+            f"The mean function gives shape {mean.shape} at X, but one number per row, shape"
+            f" ({num_rows}, 1), or one per task, shape ({num_rows}, {num_tasks}), is needed."
         )
     checks.check_finite(mean, "The mean function at X, ", "look at its parameters")
     return function

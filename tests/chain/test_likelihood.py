@@ -234,6 +234,7 @@ def test_graph_equals_eager_for_any_number_of_rows(rng, learning, engine):
             assert_close(one, other, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("case", ["N1-T1", "N12-T4", "linear", "copies", "zeros"])

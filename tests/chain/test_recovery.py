@@ -313,6 +313,7 @@ def fitted(X, Y, learning):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_tasks", [2, 4])
 @pytest.mark.parametrize("learning", ["hierarchical", "approximate"])
 def test_mean_of_models_with_permuted_tasks(data, num_tasks, learning):

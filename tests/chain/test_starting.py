@@ -276,6 +276,7 @@ def test_a_variance_that_was_fixed_stays_fixed():
     assert_allclose(kernel.variance, 1.7, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_fixed_scale_is_visible_and_can_be_undone(rng, capsys):
     X = rng.uniform(size=(15, 1))
     Y = np.hstack([np.sin(6 * X), np.cos(6 * X)]) + 0.1 * rng.normal(size=(15, 2))

@@ -126,6 +126,7 @@ def test_a_mean_function_shifts_everything(rng):
     assert_close(draws, reference.predict_f_samples(p.Xnew, 3) + shift, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_batches_equal_loops(rng):
     p = random_problem(rng, 7, 3)
     mean_function = gpflow.mean_functions.Linear(rng.normal(size=(2, 3)), rng.normal(size=3))
@@ -167,6 +168,7 @@ def test_a_solution_knows_the_covariances_it_was_made_with(rng, missing):
 # The cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensor", "variable"])
 def test_cached_predictions_are_the_same(rng, kind):
     p = random_problem(rng, 7, 3)

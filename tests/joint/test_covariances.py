@@ -242,6 +242,7 @@ def test_diagonal(rng):
 # Single precision ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 4])
 def test_float32(rng, rank):
     S = random_covariance(rng, 4, rank).astype(np.float32)

@@ -261,6 +261,7 @@ def test_noise_is_added_where_a_point_meets_itself(rng):
     assert_close(kronecker.add_rotated_noise(tf.constant(q[0]), False), q[0] + 1.0, rtol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full_cov", [False, True])
 def test_batches_equal_loops(rng, full_cov):
     j = joint(rng, random_problem(rng, 5, 3))

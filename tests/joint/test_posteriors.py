@@ -167,6 +167,7 @@ def test_predictions_equal_dense(rng, N, T, pattern):
     check_all_predictions(missing_model(j).posterior(), j, 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["random_pattern", "disjoint"])
 def test_predictions_by_conjugate_gradients_equal_dense(rng, pattern, monkeypatch):
     monkeypatch.setattr(missing, "MAX_DENSE", 0)
@@ -174,6 +175,7 @@ def test_predictions_by_conjugate_gradients_equal_dense(rng, pattern, monkeypatc
     check_all_predictions(missing_model(j).posterior(), j, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["tensor", "variable", "nocache"])
 def test_caches_and_graphs_agree(rng, cache):
     j = random_joint(rng, 7, 3, "random_pattern")
@@ -199,6 +201,7 @@ def test_a_cache_stays_until_it_is_updated(rng):
     check_all_predictions(posterior, j._replace(Sigma=2.0 * j.Sigma), 1e-8)
 
 
+@pytest.mark.slow
 def test_points_in_chunks_and_in_batches(rng, monkeypatch):
     j = random_joint(rng, 7, 3, "random_pattern", M=5)
     posterior = missing_model(j).posterior()
@@ -300,6 +303,7 @@ def test_samples_are_finite(rng, case):
         assert np.all(np.abs(draws - mean) <= 10.0 * np.sqrt(variance))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [False, True])
 @pytest.mark.parametrize("flags", LAYOUTS)
 def test_samples_have_the_moments_of_the_posterior(rng, flags, noise):

@@ -69,6 +69,7 @@ def test_k_means_finds_clusters(rng):
     assert distances.min(axis=0).max() < 0.1
 
 
+@pytest.mark.slow
 def test_candidates_are_drawn_where_rows_are_many(rng, monkeypatch):
     monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 50)
     X = rng.normal(size=(500, 2))

@@ -47,6 +47,7 @@ def test_terms_equal_dense(rng, N, R, T, learning):
     assert_close(terms, p.dense(p.F, p.Y, p.diagonal, p.b, p.sigma2, learning))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("N, R, T", [(7, 2, 3), (6, 6, 3), (5, 8, 2), (4, 1, 5)])
 def test_gradients_equal_finite_differences_of_dense(rng, N, R, T, learning):

@@ -57,7 +57,7 @@ def test_multi_output_kernels(name, inside):
 def test_coregion_kernels(inside):
     text = (
         "The kernel contains Coregion. This model learns the covariance between tasks itself: pass"
-        " the base kernel alone, without the task column in X, and one column of Y a task."
+        " the base kernel alone, without the task column in X, and one column of Y per task."
     )
     coregion = gpflow.kernels.Coregion(output_dim=2, rank=1, active_dims=[1])
     refused(exactly(text), (X, Y), inside(coregion))
@@ -122,8 +122,8 @@ def test_mean_functions():
         refused(exactly(text), (X, Y), mean_function=function)
     wide = gpflow.mean_functions.Linear(np.ones((D, 2)), np.zeros(2))
     text = (
-        "The mean function gives shape (6, 2) at X, but one number a row, shape (6, 1), or one a"
-        " task, shape (6, 3), is needed."
+        "The mean function gives shape (6, 2) at X, but one number per row, shape (6, 1), or one"
+        " per task, shape (6, 3), is needed."
     )
     refused(exactly(text), (X, Y), mean_function=wide)
     tall = gpflow.mean_functions.Linear(np.ones((5, 1)), np.zeros(1))

@@ -50,6 +50,7 @@ def assert_predictions(model, p, mean, f_cov, noise):
 # Independent --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("N, T", [(1, 1), (2, 3)])
 def test_independent_equals_separate_gprs(rng, N, T):
     p = random_problem(rng, N, T)
@@ -67,6 +68,7 @@ def test_independent_equals_separate_gprs(rng, N, T):
     assert_predictions(model, p, mean, f_cov, [gpr.likelihood.variance.numpy() for gpr in gprs])
 
 
+@pytest.mark.slow
 def test_independent_trains_as_gpr_does(rng):
     X = np.sort(rng.uniform(size=(25, 1)), axis=0)
     Y = np.hstack([np.sin(6 * X), np.cos(9 * X)]) + 0.2 * rng.normal(size=(25, 2))
@@ -126,6 +128,7 @@ def test_independent_batches_and_errors(rng):
         IndependentGPs((p.X, p.Y), p.gpflow_kernel(), task_names=["a"])
 
 
+@pytest.mark.slow
 def test_independent_writes_a_folder_a_task(rng, tmp_path):
     p = random_problem(rng, 5, 2)
     model = IndependentGPs((p.X, p.Y), SquaredExponential())
@@ -180,6 +183,7 @@ def test_conv_mt_inducing_points(rng):
         points(num_inducing=0)
 
 
+@pytest.mark.slow
 def test_conv_mt_trains(rng):
     X = np.linspace(0, 1, 16)[:, None]
     Y = np.hstack([np.sin(6 * X), np.cos(6 * X)]) + 0.1 * rng.normal(size=(16, 2))

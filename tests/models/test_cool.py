@@ -98,6 +98,7 @@ def test_priors_add_to_the_loss(data):
     assert_allclose(model.training_loss(), plain - log_prior, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_hamiltonian_monte_carlo(data):
     model = build(data)
     for parameter in model.trainable_parameters:
@@ -197,6 +198,7 @@ def test_checkpoint(data, tmp_path):
 # Training -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_scipy_and_adam_find_the_same_optimum(data, learning):
     """Both written as in GPflow's tutorials."""
@@ -298,6 +300,7 @@ def test_a_linear_kernel_in_float32_recovers_what_it_does_in_float64(rng):
         assert_allclose(single, double, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["spectral", "cholesky"])
 def test_float32(data, engine):
     """Trains in single precision, and ends where double precision ends."""

@@ -69,6 +69,7 @@ def test_one_trace_of_the_loss_for_many_parameters(data, engine):
     assert counted.traces == 1
 
 
+@pytest.mark.slow
 def test_one_trace_of_predictions_for_many_sizes(rng, data):
     model = build(data)
     functions = {
@@ -157,6 +158,7 @@ def operations_of(concrete):
     return types
 
 
+@pytest.mark.slow
 def test_export_and_reload_in_a_process_without_gpflow(rng, data, tmp_path):
     """As in GPflow's tutorial on saving: compiled methods on the model itself, and on a module."""
     model = build(data, engine="spectral")
@@ -208,6 +210,7 @@ def test_a_module_that_holds_only_the_cached_posterior(rng, data, tmp_path):
 # Data that grows ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_rows_may_change_under_one_compiled_loss(data, engine, learning):
@@ -333,6 +336,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.slow
 def test_two_logical_devices_agree():
     results = json.loads(run_python(TWO_DEVICES).splitlines()[-1])
     assert len(results) == 12

@@ -31,6 +31,7 @@ def build(data, **options):
     return KroneckerMTGP(data, SquaredExponential(lengthscales=0.3), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer, options",
     [("profile", {}), ("scipy", {"steps": 20}), ("em", {"steps": 20}), ("adam", {"steps": 30})],
@@ -48,6 +49,7 @@ def test_every_optimizer_raises_the_evidence(data, optimizer, options):
     assert_allclose(evidences, -np.array(losses), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_default_is_lbfgs(data):
     """Nothing can be solved for inside, so that "profile" is "scipy"."""
     default, named = build(data), build(data)
@@ -60,6 +62,7 @@ def test_default_is_lbfgs(data):
     assert history.history["gradient_norm"][-1] < 0.05
 
 
+@pytest.mark.slow
 def test_refinement_raises_the_exact_evidence(data):
     cool = CoolMTGP(data, SquaredExponential(lengthscales=0.3))
     cool.fit(verbose=0)
@@ -72,6 +75,7 @@ def test_refinement_raises_the_exact_evidence(data):
     assert evidence < by_em - 0.01 < by_scipy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"rank": 1, "noise_rank": 1}, {"rank": 2, "noise_rank": 0}]
 )
@@ -99,6 +103,7 @@ def test_training_at_degenerate_sizes(rng, N, T):
         assert np.isfinite(part).all()
 
 
+@pytest.mark.slow
 def test_repeated_rows_and_linear_kernel_train(rng):
     for p in (repeated_rows(rng), random_problem(rng, 12, 3, D=2, kernel="linear")):
         model = KroneckerMTGP.sigma_mt((p.X, p.Y), p.gpflow_kernel(), rank=1)
@@ -126,6 +131,7 @@ def test_copies_and_values(data, rng, options):
     assert_close(twin.likelihood.covariance(), twin.noise_covariance(), rtol=0)
 
 
+@pytest.mark.slow
 def test_float32(data):
     exact = build(data)
     with gpflow.config.as_context(gpflow.config.Config(float=np.float32, jitter=1e-5)):

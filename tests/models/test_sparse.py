@@ -78,6 +78,7 @@ def test_terms_and_covariances_equal_dense(rng, learning, chunk_rows):
     assert_close(case.model.log_marginal_likelihood(), bound, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_gradients_equal_finite_differences_of_dense(rng, learning):
     case = Case(rng, learning=learning, chunk_rows=5)
@@ -137,6 +138,7 @@ def test_conditional_predictions_equal_dense(rng):
     assert_close(cov, expected.y_cov, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_samples_have_the_moments_of_the_posterior(rng):
     case = Case(rng)
     mean, cov = ref.predict_f(*case.kernels, case.p.Y, *case.tasks)
@@ -166,6 +168,7 @@ def test_leave_one_out_equals_dense(rng):
 # Against CoolMTGP ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_inducing_points_at_all_rows_give_cool(rng, learning):
     case = Case(rng, N=25, learning=learning)
@@ -194,6 +197,7 @@ def smooth_data(rng, N=60):
     return X, F @ np.array([[1.0, 0.5, -0.3], [0.2, 1.0, 0.8]]) + 0.1 * rng.normal(size=(N, 3))
 
 
+@pytest.mark.slow
 def test_fit_ends_where_cool_does(rng):
     X, Y = smooth_data(rng)
     Z = np.linspace(-0.5, 6.5, 20)[:, None]
@@ -213,6 +217,7 @@ def test_trained_inducing_points_lower_the_loss(rng):
     assert np.abs(model.inducing_variable.Z.numpy() - kept).max() > 0.01
 
 
+@pytest.mark.slow
 def test_adam_and_tensorboard(rng, tmp_path):
     p = random_problem(rng, 8, 2)
     model = SparseCoolMTGP((p.X, p.Y), SE(), p.X[:3])
@@ -235,6 +240,7 @@ def test_points_given_as_an_array_stay_where_they_are(rng):
 # Degenerate ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_duplicates_and_more_points_than_rows_change_nothing(rng):
     case = Case(rng, N=6)
     p = case.p
@@ -249,6 +255,7 @@ def test_duplicates_and_more_points_than_rows_change_nothing(rng):
     assert np.isfinite(twice.streamed_loss().evaluate().gradients[0]).all()
 
 
+@pytest.mark.slow
 def test_mean_function_is_subtracted_and_trained(rng):
     p = random_problem(rng, 12, 2)
     options = {"learning": "hierarchical", "b": p.b, "sigma2": p.sigma2}
@@ -264,6 +271,7 @@ def test_mean_function_is_subtracted_and_trained(rng):
         assert_close(s, d, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_priors_count(rng):
     case = Case(rng)
     import tensorflow_probability as tfp
@@ -274,6 +282,7 @@ def test_priors_count(rng):
     assert_allclose(with_prior - loss, -case.model.log_prior_density().numpy(), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_float32(rng):
     p = random_problem(rng, 20, 2)
     double = SparseCoolMTGP((p.X, p.Y), SE(), p.X[:8])
@@ -288,6 +297,7 @@ def test_float32(rng):
 # Data ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_map_and_datasets_give_the_same(rng, tmp_path):
     case = Case(rng)
     p = case.p

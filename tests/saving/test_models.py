@@ -126,6 +126,7 @@ def test_no_option_is_forgotten(model, options):
     assert {p.name for p in parameters if p.kind == p.KEYWORD_ONLY} == options
 
 
+@pytest.mark.slow
 def test_a_new_process_predicts_the_same(data, rng, tmp_path):
     kernel = K.SquaredExponential() * K.Periodic(K.Matern52(), period=2.0)
     model = perturbed(CoolMTGP(data, kernel), rng)

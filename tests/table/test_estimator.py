@@ -65,6 +65,7 @@ def standardised_model(orders):
     return model if orders == 1 else model.average_over_orders(orders, seed=0), Z_new
 
 
+@pytest.mark.slow
 def test_scikit_learns_own_checks():
     results = check_estimator(CoolMTGPRegressor(), on_skip=None)
     status = {result["check_name"]: result["status"] for result in results}
@@ -73,6 +74,7 @@ def test_scikit_learns_own_checks():
     assert set(status.values()) == {"passed"} and len(status) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orders", [1, 8])
 def test_everything_is_the_models_in_the_users_units(regressor, orders):
     model, Z_new = standardised_model(orders)
@@ -127,6 +129,7 @@ def test_known_targets_are_conditioned_on(regressor):
     assert_allclose(regressor.predict_given(X_NEW[:1], nothing), mean, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_have_the_right_moments_and_leave_the_seed_alone(regressor):
     tf.random.set_seed(1)
     before = tf.random.normal([2]).numpy()
@@ -177,6 +180,7 @@ def test_arrays_are_taken_after_frames(framed):
     assert_array_equal(regressor.predict(X[:3]), regressor.predict(inputs[:3]))
 
 
+@pytest.mark.slow
 def test_one_target_may_be_a_vector_or_a_series():
     vector = CoolMTGPRegressor().fit(X, Y[:, 0])
     column = CoolMTGPRegressor().fit(X, Y[:, :1])
@@ -233,6 +237,7 @@ def test_a_kernel_object_is_copied_and_cloned():
     assert regressor.model_.kernel.kernels[0].lengthscales.numpy() != 1.0
 
 
+@pytest.mark.slow
 def test_restarts_are_repeatable_and_no_worse():
     settings = {"restarts": 1, "random_state": 4, "orders": 1}
     first = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
@@ -302,6 +307,7 @@ def chain_of(regressor):
     return chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["se", "linear"])
 @pytest.mark.parametrize("random_state, seed", [(None, 0), (np.int64(5), 5)])
 def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
@@ -326,6 +332,7 @@ def test_a_generator_decides_the_orders():
     assert_allclose(got, expected.noise_covariance(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["one target", "inducing points", "missing targets"])
 def test_where_there_is_no_average_it_is_the_chain(case):
     targets = Y[:, :1] if case == "one target" else Y.copy()
@@ -359,6 +366,7 @@ def test_orders_are_saved(orders, tmp_path):
 # In company --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_and_a_grid_search(framed):
     _, inputs, targets = framed
     pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor())
@@ -368,6 +376,7 @@ def test_in_a_pipeline_and_a_grid_search(framed):
     assert list(search.predict(inputs[:2]).columns) == NAMES
 
 
+@pytest.mark.slow
 def test_cross_validation_in_two_processes_is_the_same_as_in_one():
     regressor = CoolMTGPRegressor(gpflow.kernels.Matern32())
     one = cross_val_score(regressor, X, Y, cv=2, error_score="raise")
@@ -409,6 +418,7 @@ def test_saved_and_loaded(framed, tmp_path):
     regressor.save(tmp_path / "model", force=True)
 
 
+@pytest.mark.slow
 def test_a_kernel_object_is_saved(tmp_path):
     class Mine(gpflow.kernels.Matern12):
         pass
@@ -427,6 +437,7 @@ def test_a_kernel_object_is_saved(tmp_path):
 # Many rows -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
     exact = CoolMTGPRegressor(orders=1).fit(X, Y)
     sparse = CoolMTGPRegressor(inducing=len(X)).fit(X, Y)
@@ -446,6 +457,7 @@ def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
     assert_array_equal(again.predict(X_NEW), sparse.predict(X_NEW))
 
 
+@pytest.mark.slow
 def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkeypatch):
     monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 20)
     monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 6)

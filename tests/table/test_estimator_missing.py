@@ -51,6 +51,7 @@ def model():
     return model
 
 
+@pytest.mark.slow
 def test_everything_is_the_models_in_the_users_units(framed, model):
     regressor, inputs, _ = framed
     D = np.diag(S)
@@ -126,6 +127,7 @@ def test_saved_and_copied(framed, tmp_path):
         pd.testing.assert_frame_equal(again.impute(targets).std, regressor.impute(targets).std)
 
 
+@pytest.mark.slow
 def test_same_random_state_same_result_and_one_target():
     y = np.where(MISSING[:, 0], np.nan, FULL[:, 0])
     first, second = (CoolMTGPRegressor(random_state=1).fit(X, y) for _ in range(2))

@@ -52,6 +52,7 @@ def scores():
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_those_by_hand(scores):
     X, Y = make_data()
     mean, nlpd, base = np.empty_like(Y), np.empty(len(Y)), np.empty_like(Y)
@@ -139,6 +140,7 @@ def data_with_gaps():
     return x[:, None], Y
 
 
+@pytest.mark.slow
 def test_evaluation_scores_what_is_known(monkeypatch):
     X, Y = data_with_gaps()
     missing = np.isnan(Y)

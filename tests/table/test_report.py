@@ -49,6 +49,7 @@ class Page(HTMLParser):
         return [ElementTree.fromstring(base64.b64decode(s.removeprefix(head))) for s in sources]
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_runs(small_regressor):
     text = report_page(small_regressor, NASTY)
     page = Page(text)
@@ -89,6 +90,7 @@ def test_figures_are_there(small_regressor):
     assert all(len(list(figure.iter())) > 50 for figure in figures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_tasks", [1, 13])
 def test_one_target_and_many(num_tasks):
     X, Y = make_data(num_tasks)
@@ -100,6 +102,7 @@ def test_one_target_and_many(num_tasks):
     assert heads == [["input", "min", "mean", "max", "σ"]]  # no lengthscales
 
 
+@pytest.mark.slow
 def test_the_same_page_twice(small_regressor):
     one, two = (report_page(small_regressor, "model") for _ in range(2))
     strip = re.compile(r"base64,[^\"]*")  # matplotlib numbers the parts of a figure anew

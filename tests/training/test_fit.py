@@ -37,6 +37,7 @@ def values(model):
     return [p.numpy() for p in model.parameters]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", ["hierarchical", "approximate"])
 def test_profile_and_scipy_and_gpflows_own_loop_end_at_the_same_optimum(data, learning):
     models = [make(data, learning=learning) for _ in range(4)]
@@ -52,6 +53,7 @@ def test_profile_and_scipy_and_gpflows_own_loop_end_at_the_same_optimum(data, le
             assert_allclose(one, other, rtol=2e-2)
 
 
+@pytest.mark.slow
 def test_adam_ends_at_the_same_optimum(data):
     best, model = make(data), make(data)
     best.fit(verbose=0)
@@ -74,6 +76,7 @@ def test_history_tells_what_happened(data):
     assert history.params["optimizer"] == "scipy"
 
 
+@pytest.mark.slow
 def test_restarts_with_a_seed_repeat_themselves(data):
     histories = [make(data).fit("profile", restarts=2, seed=7, verbose=0) for _ in range(2)]
     assert histories[0].history["loss"] == histories[1].history["loss"]
@@ -83,6 +86,7 @@ def test_restarts_with_a_seed_repeat_themselves(data):
     assert abs(first[0] - first[1]) > 1e-6
 
 
+@pytest.mark.slow
 def test_the_best_restart_wins(data):
     model = make(data)
     history = model.fit(restarts=3, seed=0, verbose=0)
@@ -138,6 +142,7 @@ def test_only_a_single_lengthscale_is_started_long(data, monkeypatch, lengthscal
     assert is_tried == any(np.allclose(tried, fit.LONG_LENGTHSCALE * centre) for tried in seen)
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_optimum_at_long_lengthscales():
     """A line with a wiggle: a lengthscale of 0.7 fits the wiggle, and a long one fits better."""
     rng = np.random.default_rng(39)
@@ -210,6 +215,7 @@ def test_a_mistake_in_the_inner_problem_is_not_taken_for_a_failed_fit(data, monk
         make(data).fit(verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
     """TensorFlow keeps functions that a graph calls for ever."""
@@ -304,6 +310,7 @@ def test_the_number_of_steps_is_kept(data):
     assert len(history.epoch) == 3 and not history.converged
 
 
+@pytest.mark.slow
 def test_mean_function_and_lengthscales_of_each_input_train(data):
     X, Y = data
     kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])

@@ -33,6 +33,7 @@ def cool(**options):
     return CoolMTGP((X, holes), gpflow.kernels.SquaredExponential(), **options)
 
 
+@pytest.mark.slow
 def test_evidence_rises_and_rounds_stop():
     model = cool()
     history = model.fit(seed=0, rounds=20, verbose=0)
@@ -49,6 +50,7 @@ def test_evidence_rises_and_rounds_stop():
     assert_close(model.log_marginal_likelihood(), max(evidence), 1e-10)  # the best round is kept
 
 
+@pytest.mark.slow
 def test_fills_better_than_independent_processes():
     X, Y, mask, holes = correlated_data(3, N=60)
     model = CoolMTGP((X, holes), gpflow.kernels.SquaredExponential())
@@ -61,6 +63,7 @@ def test_fills_better_than_independent_processes():
     assert np.mean(np.abs(z) < 2.0) > 0.85
 
 
+@pytest.mark.slow
 def test_same_seed_same_result_and_options_count():
     fits = {}
     for name, options in {
@@ -77,6 +80,7 @@ def test_same_seed_same_result_and_options_count():
     assert not np.array_equal(fits["first"][0], fits["fewer"][0])
 
 
+@pytest.mark.slow
 def test_completions_are_draws_in_pairs_around_the_mean():
     model = cool()
     model.fit(seed=0, rounds=3, tolerance=0.0, verbose=0)
@@ -87,6 +91,7 @@ def test_completions_are_draws_in_pairs_around_the_mean():
     assert_close(pairs, np.broadcast_to(pairs[:1], pairs.shape), 1e-9)
 
 
+@pytest.mark.slow
 def test_a_second_fit_goes_on_from_the_first():
     model = cool()
     first = [r["evidence"] for r in model.fit(seed=0, verbose=0).rounds]
@@ -94,6 +99,7 @@ def test_a_second_fit_goes_on_from_the_first():
     assert len(second) == 3 and abs(second[0] - max(first)) < 0.1 * (max(first) - first[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     ["scipy", "adam", gpflow.optimizers.Scipy(), tf_keras.optimizers.Adam(0.05)],
@@ -107,6 +113,7 @@ def test_every_optimizer_gains(optimizer):
     assert history.message.startswith("took all 3 rounds; in the last one:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["em", "scipy"])
 def test_exact_model(optimizer):
     X, _, _, holes = correlated_data()
@@ -128,6 +135,7 @@ def test_without_missing_targets_rounds_change_nothing():
     assert models[0].completions is None
 
 
+@pytest.mark.slow
 def test_too_many_for_the_evidence(monkeypatch):
     monkeypatch.setattr(missing, "MAX_DENSE", 0)
     model = cool()
@@ -138,6 +146,7 @@ def test_too_many_for_the_evidence(monkeypatch):
     assert_close(-model.maximum_log_likelihood_objective(), losses[-1], 1e-9)  # the last one counts
 
 
+@pytest.mark.slow
 def test_restarts_keep_the_best_attempt():
     model = cool()
     history = model.fit(seed=0, rounds=2, restarts=1, tolerance=0.0, verbose=0)
@@ -146,6 +155,7 @@ def test_restarts_keep_the_best_attempt():
     assert_close(model.log_marginal_likelihood(), best, 1e-9)
 
 
+@pytest.mark.slow
 def test_stopping_keeps_the_best_round():
     model = cool()
 
@@ -159,6 +169,7 @@ def test_stopping_keeps_the_best_round():
     assert_close(model.log_marginal_likelihood(), best, 1e-9)
 
 
+@pytest.mark.slow
 def test_tensorboard(tmp_path):
     cool().fit(seed=0, rounds=2, steps=2, verbose=0, tensorboard=tmp_path / "run")
     assert any((tmp_path / "run").glob("events*"))
@@ -237,6 +248,7 @@ def test_a_task_that_is_never_measured_is_refused(rng):
         CoolMTGP.from_coregion(gpr)
 
 
+@pytest.mark.slow
 def test_swapped_in_model_trains_at_disjoint_inputs(rng):
     gpr = coregion_gpr(rng, [(x, int(x > 1.0)) for x in np.linspace(0, 2, 9)])
     model = CoolMTGP.from_coregion(gpr)
@@ -245,6 +257,7 @@ def test_swapped_in_model_trains_at_disjoint_inputs(rng):
     assert np.isfinite(model.predict_coregion(gpr.data[0].numpy())[1]).all()
 
 
+@pytest.mark.slow
 def test_task_observed_once_and_row_never(rng):
     for pattern in ("task_once", "empty_row"):
         j = random_joint(rng, 8, 3, pattern)
@@ -254,6 +267,7 @@ def test_task_observed_once_and_row_never(rng):
         assert tf.reduce_all(tf.math.is_finite(model.impute().Y))
 
 
+@pytest.mark.slow
 def test_a_fit_that_ends_at_once_leaves_no_draws_to_start_from(rng):
     model = cool()
 
@@ -267,6 +281,7 @@ def test_a_fit_that_ends_at_once_leaves_no_draws_to_start_from(rng):
     assert not model.has_drawn
 
 
+@pytest.mark.slow
 def test_the_best_round_is_best_with_its_prior():
     model = cool()
     model.kernel.lengthscales.prior = tfp.distributions.LogNormal(

@@ -219,6 +219,7 @@ PRIORS = {
 PRIORS["all"] = lambda model: [pair for kind in list(PRIORS)[:3] for pair in PRIORS[kind](model)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, learning",
     [
