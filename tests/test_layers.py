@@ -30,7 +30,8 @@ __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""
 
-MAX_MODULES = 12
+MAX_MODULES, MAX_LINES, MAX_BODY = 12, 400, 40
+"""Modules outside folders, lines of a file, and lines of a function without its docstring."""
 
 
 def listed_modules(order):
@@ -93,6 +94,14 @@ def has_code(path):
     return len(ast.parse(path.read_text()).body) > 1
 
 
+def body_sizes(source):
+    """Name and number of lines of every function, its docstring aside."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            yield node.name, body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
 SOURCES = sorted(
     path
     for path in PACKAGE.rglob("*.py")
@@ -108,6 +117,13 @@ def test_every_module_is_listed_once():
 def test_module_imports_only_what_is_listed_before_it(path):
     bad = violations(dotted(path), path.read_text())
     assert bad == [], f"{dotted(path)} imports {bad}, which the list does not have before it"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=dotted)
+def test_files_and_functions_are_short(path):
+    source = path.read_text()
+    assert len(source.splitlines()) <= MAX_LINES
+    assert {name: size for name, size in body_sizes(source) if size > MAX_BODY} == {}
 
 
 def test_few_modules_stand_outside_a_folder():

@@ -77,7 +77,7 @@ def test_kernels_over_other_columns(inside):
     )
     text = (
         "SquaredExponential has 3 lengthscales, but it sees 2 columns of X: pass one number, or one"
-        " a column."
+        " per column."
     )
     refused(exactly(text), (X, Y), inside(SE(lengthscales=[1.0, 1.0, 1.0])))
     refused("has 2 lengthscales, but it sees 1 columns", (X[:, :1], Y), SE(lengthscales=[1.0, 1.0]))
