@@ -268,15 +268,17 @@ class Reader:
         """A parameter by its number; always the same object."""
         if number not in self._made:
             entry = self.document["parameters"][number]
-            value = self.array(entry["value"])
+            value, raw = self.array(entry["value"]), self.array(entry["unconstrained"])
+            transform = make_transform(entry["transform"])
+            # The saved value may have reached its bound, where the transform has no inverse. So the
+            # parameter starts elsewhere; its unconstrained value then makes it equal to the last bit.
             parameter = Parameter(
-                value,
-                transform=make_transform(entry["transform"]),
+                transform.forward(np.zeros_like(raw)),
+                transform=transform,
                 trainable=bool(entry["trainable"]),
                 dtype=value.dtype,
             )
-            # Equal to the last bit; the value alone loses some in the transform.
-            parameter.unconstrained_variable.assign(self.array(entry["unconstrained"]))
+            parameter.unconstrained_variable.assign(raw)
             if not np.allclose(parameter.numpy(), value, rtol=1e-4, atol=1e-6):
                 raise ValueError(f"parameter {number} and its unconstrained value disagree")
             self._made[number] = parameter

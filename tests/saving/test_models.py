@@ -268,3 +268,24 @@ def test_loading_warns_of_nothing(data, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(tmp_path / "model")
+
+
+def test_values_at_the_end_of_a_transform_come_back(rng, tmp_path):
+    """A value that has underflowed to its bound has no inverse; the saved one needs none."""
+    x = np.linspace(0, 1, 8)[:, None]
+    exact = KroneckerMTGP((x, 1e3 * np.hstack([np.sin(6 * x), np.cos(6 * x)])), K.Matern52())
+    exact.fit(verbose=0)
+    kernel = K.RationalQuadratic()
+    cool = CoolMTGP((x, np.sin(6 * x)), kernel)
+    kernel.alpha.unconstrained_variable.assign(-800.0)
+    for number, model in enumerate([exact, cool]):
+        model.save(tmp_path / f"{number}")
+        assert_same(model, load(tmp_path / f"{number}"), rng.normal(size=[4, 1]))
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_covariances_of_any_scale_come_back(data, rng, tmp_path, scale):
+    X, Y = data
+    model = KroneckerMTGP((X, scale * Y), K.Matern52())
+    model.save(tmp_path / "model")
+    assert_same(model, load(tmp_path / "model"), rng.normal(size=[4, 2]))
