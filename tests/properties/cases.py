@@ -185,7 +185,33 @@ class Region(NamedTuple):
     holds: Callable[[Case], bool]
 
 
-NOT_YET: tuple[Region, ...] = ()
+def is_standardised(case: Case) -> bool:
+    """Whether inputs and targets are standardised before the model sees them."""
+    return case.model.startswith("estimator")
+
+
+NOT_YET: tuple[Region, ...] = (
+    Region(
+        "inputs far from zero: squared distances cancel, K is indefinite or exp overflows",
+        lambda case: case.input_offset >= 1e6 and not is_standardised(case),
+    ),
+    Region(
+        "targets far from zero, in the chain: I + G is singular to rounding, C and Sigma are NaN",
+        lambda case: case.target_offset >= 1e6 and not is_standardised(case),
+    ),
+    Region(
+        "targets far from zero, in the exact model: a factor that is zero cannot be loaded",
+        lambda case: case.target_offset >= 1e4 and not is_standardised(case),
+    ),
+    Region(
+        "linear features far from zero: the targets outside their span cancel",
+        lambda case: (
+            "linear" in case.kernel
+            and max(case.input_offset, case.target_offset) >= 1e4
+            and not is_standardised(case)
+        ),
+    ),
+)
 
 
 def works_today(case: Case) -> bool:

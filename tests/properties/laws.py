@@ -125,7 +125,7 @@ class Dense(NamedTuple):
             return None
         deviation = np.sqrt(np.diag(S))
         lam, U = np.linalg.eigh(S / np.outer(deviation, deviation))
-        error = 1e3 * EPS * lam[-1] / lam[0] if lam[0] > 0 else np.inf
+        error = 100 * EPS * lam[-1] / lam[0] if lam[0] > 0 else np.inf
         if error > LARGEST_ERROR:
             return None
         z = U.T @ (fitted.Y.ravel(order="F")[o] / deviation)
@@ -315,7 +315,7 @@ def shift_of_inputs(fitted: Fitted) -> Iterator[str]:
     if np.any(np.abs(origin) > 10.0 * np.ptp(fitted.X, axis=0)):
         other = twin(fitted, fitted.X - origin, fitted.Y)
         yield from same_predictions(
-            "inputs centred", fitted, other, fitted.Xnew - origin, SHIFT_ERROR
+            "inputs centred", fitted, other, fitted.Xnew - origin, SHIFT_ERROR, 10.0
         )
 
 
@@ -340,18 +340,24 @@ def twin(fitted: Fitted, X: np.ndarray, Y: np.ndarray) -> Any:
 
 
 def same_predictions(
-    what: str, fitted: Fitted, other: Any, Xnew: np.ndarray, least: float = 1e-8
+    what: str,
+    fitted: Fitted,
+    other: Any,
+    Xnew: np.ndarray,
+    least: float = COVARIANCE_ERROR,
+    factor: float = 100.0,
 ) -> Iterator[str]:
-    """Whether another model predicts the same, to the error of dense algebra."""
+    """Whether another model predicts the same, to some times its error by dense algebra."""
     mean, variance = arrays(other.predict_y(Xnew))
-    dense, deviation = fitted.dense, np.sqrt(fitted.prior)
+    deviation = np.sqrt(fitted.prior)
+    dense = Fitted(fitted.case, other).dense
     if dense is None and not fitted.is_sparse:
         return
     allowed = least * (np.abs(fitted.y[0]) + deviation)
     if dense is not None:
-        allowed = allowed + 100 * dense.error * dense.size
+        allowed = allowed + factor * dense.error * dense.size
     yield from different(f"mean with {what}", fitted.y[0], mean, allowed)
-    allowed = (least + 100 * (dense.error if dense else 0.0)) * fitted.prior
+    allowed = (least + factor * (dense.error if dense else 0.0)) * fitted.prior
     yield from different(f"variance with {what}", fitted.y[1], variance, allowed)
 
 
@@ -367,6 +373,9 @@ JOINT_LAWS: tuple[Callable[[Fitted], Iterator[str]], ...] = (
     order_of_rows,
     shift_of_inputs,
 )
+
+FUNDAMENTAL = (finite_parameters, task_covariances)
+"""Where one of these is broken nothing else can hold, and is not worth telling."""
 
 
 # Laws of what the user fitted ---------------------------------------------------------------------
@@ -445,7 +454,8 @@ def units_of_targets(case: Case, thing: Any) -> Iterator[str]:
 
     With a = -4 and c = 0 to the last bit, as multiplication by a power of two is exact. With
     a = -4 and c the targets' spread to `REFIT_ERROR`; not where targets are missing, as the number
-    of rounds may change by rounding.
+    of rounds may change by rounding. Deviations of targets that never vary are left aside: the
+    estimator warns that they mean little.
     """
     if not isinstance(thing, CoolMTGPRegressor):
         return
@@ -455,7 +465,8 @@ def units_of_targets(case: Case, thing: Any) -> Iterator[str]:
     other = make_model(case, (X, Y)).fit(X, -4.0 * Y)
     scaled, wider = other.predict(Xnew, return_std=True)
     yield from different("mean for -4 y", -4.0 * mean, scaled, 0.0)
-    yield from different("deviation for -4 y", 4.0 * std, wider, 0.0)
+    varies = np.nanmax(Y, axis=0) - np.nanmin(Y, axis=0) > 20 * EPS * np.nanmax(np.abs(Y), axis=0)
+    yield from different("deviation for -4 y", 4.0 * std[:, varies], wider[:, varies], 0.0)
     if not np.isnan(Y).any():
         c = np.std(Y, axis=0)
         shifted = make_model(case, (X, Y)).fit(X, -4.0 * Y + c).predict(Xnew)
@@ -528,7 +539,10 @@ def violations_of(case: Case, thing: Any, said: list[str]) -> Iterator[Violation
     for model in joint_models(thing):
         fitted = Fitted(case, model)
         for law in JOINT_LAWS:
-            yield from broken(law, fitted)
+            found = list(broken(law, fitted))
+            yield from found
+            if found and law in FUNDAMENTAL:
+                return
     for other_law in OTHER_LAWS:
         yield from broken(other_law, case, thing)
     yield from broken(warns_of_indefinite_kernels, case, thing, said)
