@@ -3,7 +3,8 @@ Look for data sets that break a law: `make fuzz EXAMPLES=1000 SEED=0`.
 
 Each seed is one data set with one model. Violations are printed as they are found, and once more at
 the end, for each law and model the simplest case that was found. The exit code is 1 if there are
-any. One case again: `python -m properties.fuzz --case "Case(model='sparse', seed=3)"`.
+any. One case again: `python -m properties.fuzz --case "Case(model='sparse', seed=3)"`, with the
+folders `.` and `tests` in PYTHONPATH; with `--simplify` it looks for simpler ones.
 """
 
 import argparse
@@ -22,8 +23,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from .cases import CHOICES, Case, random_case, simpler_cases
 from .laws import Examination, Violation, examine
 
-SLOW = 120.0
-"""Seconds after which a case is told of: these data sets are tiny."""
+SLOW = 60.0
+"""Seconds of one core after which a case is told of: these data sets are tiny."""
 
 CASES_PER_PROCESS = 100
 """After so many a process is replaced, so that memory does not grow."""
@@ -47,8 +48,8 @@ class Simplest(NamedTuple):
 def run(case: Case) -> Result:
     """Examine a case."""
     quiet()
-    started = time.perf_counter()
-    return Result(case, examine(case), time.perf_counter() - started)
+    started = time.process_time()
+    return Result(case, examine(case), time.process_time() - started)
 
 
 def quiet() -> None:
@@ -139,6 +140,18 @@ def summarise(pool: ProcessPoolExecutor, found: list[Result], attempts: int) -> 
         print(f'  python -m properties.fuzz --case "{simplest.case!r}"')
 
 
+def examine_one(case: Case, attempts: int) -> int:
+    """Tell of one case, and of simpler ones that break the same laws."""
+    result = run(case)
+    tell(result)
+    violations = first_of_each_law(result.found.violations)
+    print(result.found.refusal or f"{len(violations)} laws broken")
+    for violation in violations if attempts else []:
+        simplest = simplify(case, violation, attempts)
+        print(f"{simplest.case!r}\n  {simplest.violation.law}: {simplest.violation.text}")
+    return int(bool(violations))
+
+
 def read_case(text: str) -> Case:
     """A case as it was printed."""
     return eval(text, {"Case": Case, "__builtins__": {}})
@@ -152,12 +165,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--attempts", type=int, default=40, help="how many simpler cases to try")
     parser.add_argument("--case", type=read_case, help="examine this case alone")
+    parser.add_argument("--simplify", action="store_true", help="and look for simpler ones")
     options = parser.parse_args()
     if options.case is not None:
-        found = run(options.case)
-        tell(found)
-        print(found.found.refusal or f"{len(found.found.violations)} violations")
-        return int(bool(found.found.violations))
+        return examine_one(options.case, options.attempts if options.simplify else 0)
     print(f"seeds {options.seed} to {options.seed + options.examples - 1}", flush=True)
     pool_options = {"mp_context": get_context("spawn")}
     if sys.version_info >= (3, 11):

@@ -12,21 +12,23 @@ from properties.cases import NOT_YET, Case, cases, works_today
 from properties.laws import examine
 
 SMALL = settings(
-    max_examples=6,
+    max_examples=5,
     derandomize=True,
     deadline=None,
     database=None,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-"""The same examples in every run, and no file that remembers failures."""
+"""
+The same examples in every run, and no file that remembers failures. A failure is not shrunk here,
+since that takes minutes: `python -m properties.fuzz --simplify --case "Case(...)"` does it.
+"""
 
 
 @SMALL
 @given(cases().filter(works_today))
 @example(Case(N=2, D=2, T=5, kernel="matern52", engine="cholesky", targets="combination"))
 @example(Case(N=6, D=2, T=3, kernel="se_ard", inputs="repeated_rows", missing=0.2))
-@example(Case(model="sparse", N=12, kernel="se+linear", learning="approximate"))
 @example(Case(model="estimator", N=8, D=2, T=3, targets="heavy_tails", target_scale=0.0))
 def test_laws_hold(case):
     found = examine(case)
