@@ -270,8 +270,8 @@ class Reader:
             entry = self.document["parameters"][number]
             value, raw = self.array(entry["value"]), self.array(entry["unconstrained"])
             transform = make_transform(entry["transform"])
-            # The saved value may have reached its bound, where the transform has no inverse. So the
-            # parameter starts elsewhere; its unconstrained value then makes it equal to the last bit.
+            # The saved value may have reached its bound, where the transform has no inverse: so the
+            # parameter starts elsewhere. The unconstrained value is equal to the last bit.
             parameter = Parameter(
                 transform.forward(np.zeros_like(raw)),
                 transform=transform,

@@ -1,0 +1,49 @@
+"""
+Every law on some random data sets, the same ones each time.
+
+They are drawn from what works today: the table `NOT_YET` in cases.py says what is left out, and
+why. `make fuzz` draws from everything.
+"""
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+
+from properties.cases import NOT_YET, Case, cases, works_today
+from properties.laws import examine
+
+SMALL = settings(
+    max_examples=5,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+"""
+The same examples in every run, and no file that remembers failures. A failure is not shrunk here,
+since that takes minutes: `python -m properties.fuzz --simplify --case "Case(...)"` does it.
+"""
+
+
+@SMALL
+@given(cases().filter(works_today))
+@example(Case(N=2, D=2, T=5, kernel="matern52", engine="cholesky", targets="combination"))
+@example(Case(N=6, D=2, T=3, kernel="se_ard", inputs="repeated_rows", missing=0.2))
+@example(Case(model="estimator", N=8, D=2, T=3, targets="heavy_tails", target_scale=0.0))
+def test_laws_hold(case):
+    found = examine(case)
+    assert not found.refusal, f"{case!r} was refused: {found.refusal}"
+    assert not found.violations, f"{case!r}: {found.violations}"
+
+
+def test_a_model_that_is_refused_is_refused_with_advice():
+    case = Case(learning="approximate", N=8, missing=0.6)
+    found = examine(case)
+    assert not found.violations
+    assert 'use learning="hierarchical"' in found.refusal
+
+
+@pytest.mark.parametrize("region", NOT_YET, ids=lambda region: region.reason)
+def test_what_is_left_out_is_a_part_of_what_is_drawn(region):
+    """A region that leaves out the plainest case leaves out too much."""
+    assert region.reason.strip() and not region.holds(Case())
