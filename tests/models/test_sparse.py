@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import pandas as pd
 import pytest
 import reference as ref
 import tensorflow as tf
@@ -320,9 +321,8 @@ def test_memory_map_and_datasets_give_the_same(rng, tmp_path):
 
 
 def test_names_come_from_a_frame(rng):
-    pandas = pytest.importorskip("pandas")
     p = random_problem(rng, 6, 2)
-    frame = pandas.DataFrame(p.Y, columns=["left", "right"])
+    frame = pd.DataFrame(p.Y, columns=["left", "right"])
     assert SparseCoolMTGP((p.X, frame), SE(), p.X).task_names == ("left", "right")
 
 

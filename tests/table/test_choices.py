@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool.chain.starting import half_median_distance
+from gpflow_cool.cli import commands
 from gpflow_cool.lowrank.features import choose_inducing_points
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.table.choices import (
@@ -70,3 +71,9 @@ def test_only_an_exact_model_of_several_tasks_is_averaged(rng):
         (SparseCoolMTGP((X, Y), kernel, X[:4]), 4),
     ]:
         assert average_where_possible(model, orders, seed=2) is model
+
+
+def test_the_command_line_offers_the_same_kernels():
+    """It lists them itself: importing them would load TensorFlow."""
+    options = {option.name: option for option in commands.main.commands["fit"].params}
+    assert list(options["kernel"].type.choices) == list(KERNELS)
