@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  linalg  datasets  metrics  plotting
+checks  linalg  arff  datasets  metrics  plotting
 chain/      variation  spectrum  likelihood  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
@@ -25,7 +25,7 @@ table/      costs  columns  files  choices  estimator  evaluation  summary  repo
 loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  demo  commands
+cli/        console  tables  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

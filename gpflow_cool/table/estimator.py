@@ -336,6 +336,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
 
     def _standardised_inputs(self, X: Any) -> AnyNDArray:
         check_is_fitted(self, "model_")
+        check_no_text(X, "X")
         return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
 
     def _values(self, y: Any, num_rows: int) -> AnyNDArray:
