@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from ..table.costs import MAX_ROWS
-from ..table.files import TableError, check_folder
+from ..table.files import TableError, check_folder, read_table
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 
