@@ -6,8 +6,6 @@ files are third-party data and no part of this package: :func:`load_mulan` reads
 the user keeps them.
 """
 
-import re
-from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +14,8 @@ import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 from scipy.stats import truncnorm
+
+from . import arff
 
 TWO_TASK_NOISE = ((0.1, 0.05), (0.05, 0.1))
 """Noise covariance of the two-task data."""
@@ -195,14 +195,9 @@ def read_arff(path: str | PathLike[str]) -> tuple[tuple[str, ...], AnyNDArray]:
 
     :return: The names of the columns, and the table [N, number of columns].
     """
-    path = Path(path)
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        lines = _content_lines(file)
-        names = _read_header(lines, path)
-        rows = [_parse_row(line, f"{path}, line {number}", names) for number, line in lines]
-    if not rows:
-        raise ValueError(f"{path} has no row after @data: it may have been cut off; get it again.")
-    return names, np.array(rows)
+    found = arff.read(path, only_numbers=True)
+    rows = [arff.parse_numbers(cells, where, found.names) for cells, where in found.rows()]
+    return found.names, np.array(rows)
 
 
 def _two_task(X: AnyNDArray, rng: np.random.Generator) -> TwoTaskData:
@@ -250,100 +245,3 @@ def _known_targets(path: Path) -> int:
             f"How many of the last columns of {path} are targets is not known: pass num_targets."
         )
     return MULAN_TARGETS[path.stem]
-
-
-def _content_lines(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    """Number, from 1, and text of every line that is neither empty nor a comment."""
-    for number, line in enumerate(lines, start=1):
-        line = line.strip()
-        if line and not line.startswith("%"):
-            yield number, line
-
-
-def _read_header(lines: Iterator[tuple[int, str]], path: Path) -> tuple[str, ...]:
-    """Names of the columns; leaves the iterator at the first row of data."""
-    names: list[str] = []
-    for number, line in lines:
-        keyword = line.split(maxsplit=1)[0].lower()
-        if keyword == "@data" and names:
-            return tuple(names)
-        if keyword == "@attribute":
-            names.append(_parse_attribute(line, f"{path}, line {number}"))
-        elif keyword != "@relation":
-            raise ValueError(
-                f"{path}, line {number}: expected @relation, @attribute or, after these, @data, got"
-                f" {line[:40]!r}. Is this an ARFF file?"
-            )
-    raise ValueError(f"{path} ends before @data: it may have been cut off; get it again.")
-
-
-ATTRIBUTE = re.compile(
-    r"""@attribute \s+
-        (?: '(?P<single>(?:[^'\\]|\\.)*)'
-          | "(?P<double>(?:[^"\\]|\\.)*)"
-          | (?P<plain>[^\s'"{][^\s{]*) )
-        \s* (?P<kind>\S.*)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-
-
-def _parse_attribute(line: str, where: str) -> str:
-    """Name of the column that an @attribute line declares; raises unless it holds numbers."""
-    match = ATTRIBUTE.fullmatch(line)
-    if match is None:
-        raise ValueError(f"{where}: cannot find a name and a type in {line[:60]!r}.")
-    quoted = match["single"] if match["single"] is not None else match["double"]
-    name = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-    kind = match["kind"]
-    if kind.lower() not in ("numeric", "real", "integer") and not _lists_numbers(kind):
-        raise ValueError(
-            f"{where}: column {name!r} is declared {kind[:40]!r}, but only numbers can be read:"
-            " encode the column as numbers, or remove it."
-        )
-    return name
-
-
-def _lists_numbers(kind: str) -> bool:
-    """Whether a type is a list such as {0, 1} of nothing but numbers."""
-    if not (kind.startswith("{") and kind.endswith("}")):
-        return False
-    try:
-        [_parse_value(value) for value in kind[1:-1].split(",")]
-    except ValueError:
-        return False
-    return True
-
-
-def _parse_value(text: str) -> float:
-    """One number, with or without quotes; a question mark is NaN."""
-    text = text.strip().strip("'\"")
-    return float("nan") if text == "?" else float(text)
-
-
-def _parse_row(line: str, where: str, names: Sequence[str]) -> list[float]:
-    """The numbers of a row of data, as many as there are columns."""
-    if line.startswith("{"):
-        raise ValueError(f"{where}: the row is sparse; write the file with dense rows.")
-    values = line.split(",")
-    if len(values) != len(names):
-        raise ValueError(
-            f"{where}: {len(values)} values, but {len(names)} columns are declared. The file may be"
-            " damaged: get it again, or mend the line."
-        )
-    try:
-        return [_parse_value(value) for value in values]
-    except ValueError:
-        bad = next(i for i, value in enumerate(values) if not _is_number(value))
-        raise ValueError(
-            f"{where}: column {names[bad]!r} has {values[bad].strip()!r}, which is no number. Mend"
-            " the line, or write ? for a missing value."
-        ) from None
-
-
-def _is_number(text: str) -> bool:
-    """Whether :func:`_parse_value` can read the text."""
-    try:
-        _parse_value(text)
-    except ValueError:
-        return False
-    return True

@@ -93,20 +93,36 @@ def cholesky_with_jitter(
     return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
 
 
+Seed = tuple[int, int]
+"""Decides random numbers."""
+
+
+def normal(shape: TensorType, dtype: tf.DType, seed: Seed | None = None) -> tf.Tensor:
+    """Standard normal numbers: those of a seed, or without one those of `tf.random.set_seed`."""
+    if seed is None:
+        return tf.random.normal(shape, dtype=dtype)
+    return tf.random.stateless_normal(shape, seed, dtype=dtype)
+
+
 @check_shapes(
     "mean: [batch..., M]", "S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., S, M]"
 )
 def sample_gaussian(
-    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType | None = None
+    mean: TensorType,
+    S: TensorType,
+    num_samples: int,
+    prior: TensorType | None = None,
+    seed: Seed | None = None,
 ) -> tf.Tensor:
     """
-    Draw from N(mean, S); `tf.random.set_seed` makes draws repeatable.
+    Draw from N(mean, S).
 
     :param prior: As for :func:`cholesky_with_jitter`.
+    :param seed: As for :func:`normal`.
     """
     L = cholesky_with_jitter(S, prior=prior)
     shape = tf.concat([tf.shape(mean)[:-1], [num_samples], tf.shape(mean)[-1:]], axis=0)
-    noise = tf.random.normal(shape, dtype=L.dtype)
+    noise = normal(shape, L.dtype, seed)
     return mean[..., None, :] + tf.matmul(noise, L, transpose_b=True)
 
 

@@ -305,7 +305,7 @@ def _write_cells(ax: "Axes", matrix: AnyNDArray, limit: float) -> None:
 
 def cell_text(value: float, limit: float) -> str:
     """
-    A number with two significant digits of the largest that stands beside it.
+    A number with two significant digits of the largest that stands beside it; ? for NaN.
 
     >>> cell_text(0.1234, limit=0.5), cell_text(-0.04, limit=7.0), cell_text(12300.0, limit=5e4)
     ('0.12', '0.0', '1e+04')
@@ -315,6 +315,8 @@ def cell_text(value: float, limit: float) -> str:
     >>> cell_text(-0.639, limit=1.0)
     '-0.64'
     """
+    if np.isnan(value):
+        return "?"
     if not 1e-3 <= limit < 1e4:
         return f"{value:.0e}" if value else "0"
     decimals = max(0, 2 - int(np.ceil(np.log10(limit))))

@@ -12,12 +12,12 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  linalg  datasets  metrics  plotting
+checks  linalg  arff  datasets  metrics  plotting
 chain/      variation  spectrum  likelihood  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming
-saving/     files  folder  modules  models
+saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
@@ -25,7 +25,7 @@ table/      costs  columns  files  choices  estimator  evaluation  summary  repo
 loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  demo  commands
+cli/        console  tables  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

@@ -17,10 +17,13 @@ from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_whole
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import FileTable, TableError, check_output, read_table, write_table
-from . import console
-from .console import Training, TrainingTable, load_tensorflow, note, say
+from . import console, tables
+from .console import Training, if_stopped, load_tensorflow, note, say
+from .tables import TrainingTable
 
 TABLES = (".csv", ".parquet")
+
+NOTHING = "nothing was written."
 
 EPILOG = """
 \b
@@ -93,8 +96,9 @@ def fit(
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
     """
     given = Training(**options)
-    found = console.training_table(given)
-    points = console.inducing_points(len(found.X), given, inducing, restarts + 1)
+    found = tables.training_table(given)
+    tables.prediction_names(given.targets, cov=False)
+    points = tables.inducing_points(found, given, inducing, restarts + 1)
     console.check_writable(out)
     load_tensorflow()
     from ..saving.folder import check_place
@@ -103,10 +107,12 @@ def fit(
     check_place(out, force)
     settings = {"inducing": points, "orders": orders, "restarts": restarts}
     started = time.perf_counter()
-    regressor = train(given, found, tensorboard, standardize=not no_standardize, **settings)
-    seconds = time.perf_counter() - started
-    regressor.save(out, force=force)
-    result = fit_summary(regressor, out, seconds)
+    with if_stopped(NOTHING):
+        regressor = train(given, found, tensorboard, standardize=not no_standardize, **settings)
+        seconds = time.perf_counter() - started
+        regressor.save(out, force=force)
+    with if_stopped(f"the model was written to {out}."):
+        result = fit_summary(regressor, out, seconds)
     say(result, fit_lines(result), given.quiet, given.as_json)
 
 
@@ -176,7 +182,11 @@ def predict(
     Predict the targets at the rows of DATA.
 
     The file gets columns NAME and NAME_std for each target NAME, and with --cov one column
-    cov_NAME_OTHER for each pair of targets.
+    cov_NAME_OTHER for each pair of targets. In CSV, a name that a spreadsheet would take for a
+    formula, as =1+1, gets a ' before it.
+
+    Rows far from all training rows are counted: those where, for every target, the variance of the
+    function is above 95% of what it was before any data.
 
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
@@ -185,16 +195,32 @@ def predict(
     table = read_table(data)
     check_output(out, TABLES, force)
     regressor = load_model(model)
+    from ..table.summary import far_rows
+
     names = list(regressor.target_names_)
+    tables.prediction_names(names, cov)  # before the work
     X = inputs_of(regressor, table)
-    known = console.known_targets(names, table, given)
-    mean, std, S = regressor.predict_given(
-        X, known, return_std=True, return_cov=True, include_noise=not functions
-    )
-    columns = console.prediction_columns(names, mean, std, S, cov)
-    write_table(out, columns)
-    result = {"out": str(out), "rows": len(X), "columns": list(columns)}
+    known = tables.known_targets(names, table, given)
+    with if_stopped(NOTHING):
+        mean, std, S = regressor.predict_given(
+            X, known, return_std=True, return_cov=True, include_noise=not functions
+        )
+        columns = tables.prediction_columns(names, mean, std, S, cov)
+        far = far_rows(regressor, X)
+        write_table(out, columns)
+    note_far(far, len(X), quiet)
+    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(columns)}
     say(result, [f"{len(X)} rows predicted, written to {out}."], quiet, as_json)
+
+
+def note_far(far: int, rows: int, quiet: bool) -> None:
+    """Tell how many rows are far from all training rows, if any is."""
+    if far:
+        note(
+            f"{far} of {rows} rows are far from all training rows: the data say next to nothing"
+            " there, and the predictions are what they were before any data.",
+            quiet,
+        )
 
 
 def inputs_of(regressor: Any, table: FileTable) -> Any:
@@ -222,14 +248,15 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
     """
     given = Training(**options)
-    found = console.training_table(given)
-    console.check_gaps(found)
-    console.check_size(len(found.X), given, restarts + 1)
+    found = tables.training_table(given)
+    tables.check_gaps(found)
+    tables.check_size(len(found.X), given, restarts + 1)
     check_output(out, TABLES, force)
     load_tensorflow()
-    regressor = train(given, found, restarts=restarts)
-    columns = console.completed_columns(found, *regressor.impute(found.Y)[:2])
-    write_table(out, columns)
+    with if_stopped(NOTHING):
+        regressor = train(given, found, restarts=restarts)
+        columns = tables.completed_columns(found, *regressor.impute(found.Y)[:2])
+        write_table(out, columns)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
     lines = [f"{count} empty cells filled in, written to {out}."]
@@ -252,8 +279,8 @@ def evaluate(folds: int, **options: Any) -> None:
       gpflow-cool evaluate data.csv --targets heat,cold --folds 10
     """
     given = Training(**options)
-    found = console.training_table(given)
-    console.check_size(len(found.X), given, folds * (2 + len(given.targets)))
+    found = tables.training_table(given)
+    tables.check_size(len(found.X), given, folds * (2 + len(given.targets)))
     load_tensorflow()
     from tqdm.auto import tqdm
 
@@ -264,7 +291,8 @@ def evaluate(folds: int, **options: Any) -> None:
     evaluation.check_trainable(found.Y, given.targets, folds, given.seed)
     note_gaps(found, given.quiet)
     count = folds * len(evaluation.compared_methods(len(given.targets), given.learning))
-    with tqdm(total=count, unit="fit", disable=True if given.quiet else None) as bar:
+    bar = tqdm(total=count, unit="fit", disable=True if given.quiet else None)
+    with if_stopped("nothing was written, and no score is told."), bar:
         scores = evaluation.cross_validate(
             found.X,
             found.Y,
@@ -298,7 +326,8 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     regressor = load_model(model)
     from ..table.report import report_page
 
-    write_whole(out, report_page(regressor, name).encode())
+    with if_stopped(NOTHING):
+        write_whole(out, report_page(regressor, name).encode())
     say({"out": str(out)}, [f"Written to {out}: open it in a browser."], quiet, as_json)
 
 

@@ -1,5 +1,5 @@
 """
-What the commands share: errors in one line, options, checked tables, TensorFlow loaded quietly.
+What the commands share: errors in one line, options, output, TensorFlow loaded quietly.
 
 Nothing here imports TensorFlow before :func:`load_tensorflow` is called.
 """
@@ -7,6 +7,7 @@ Nothing here imports TensorFlow before :func:`load_tensorflow` is called.
 import json
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,17 +15,31 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import click
-import numpy as np
 
-from ..chain.variation import is_constant
-from ..table import costs
 from ..table.costs import MAX_ROWS
-from ..table.files import FileTable, TableError, check_folder, read_table
+from ..table.files import TableError, check_folder, read_table
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 
 
 # Errors --------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """The user pressed Ctrl-C; says what was kept."""
+
+
+@contextmanager
+def if_stopped(kept: str) -> Iterator[None]:
+    """
+    End with exit code 130 at Ctrl-C.
+
+    :param kept: What was written until then.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise Stopped(f"stopped by Ctrl-C: {kept}") from interrupt
 
 
 class OneLine(click.Group):
@@ -34,6 +49,8 @@ class OneLine(click.Group):
         options["standalone_mode"] = False
         try:
             code = super().main(*args, **options)
+        except Stopped as stop:
+            fail(str(stop), 130)
         except click.exceptions.Abort:
             fail("stopped.", 130)
         except click.ClickException as error:
@@ -55,7 +72,7 @@ def message_of(error: Exception) -> str:
 
 def fail(message: str, code: int) -> NoReturn:
     """End with one line."""
-    click.echo(f"gpflow-cool: {' '.join(message.split())}", err=True)
+    click.echo(f"gpflow-cool: {printable(' '.join(message.split()))}", err=True)
     sys.exit(code)
 
 
@@ -196,157 +213,6 @@ class Training(NamedTuple):
     as_json: bool
 
 
-# Tables --------------------------------------------------------------------------------------
-
-
-class TrainingTable(NamedTuple):
-    """The part of a table that a fit needs."""
-
-    table: FileTable
-    inputs: list[str]
-    targets: list[str]
-    X: Any
-    Y: Any
-    """NaN where a cell is empty."""
-
-    @property
-    def gaps(self) -> dict[str, int]:
-        """How many cells of each target are empty."""
-        return dict(zip(self.targets, np.isnan(self.Y).sum(axis=0).tolist(), strict=True))
-
-    def gaps_line(self) -> str:
-        """The gaps in words."""
-        parts = [f"{count} of {name}" for name, count in self.gaps.items() if count]
-        return f"Empty cells of {len(self.Y)} rows, taken as missing: {', '.join(parts)}."
-
-
-def training_table(given: Training) -> TrainingTable:
-    """Inputs and targets, checked to be good for a fit; cells of targets may be empty."""
-    data, targets = given.data, given.targets
-    table = read_table(data)
-    Y = table.numbers(targets, allow_missing=True)
-    names = given.inputs or [name for name in table.names if name not in targets]
-    both = [name for name in names if name in targets]
-    if both:
-        raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
-    if not names:
-        raise TableError(f"{data} has no column left to predict from: every one is a target.")
-    X = table.numbers(names)
-    if len(X) < 2:
-        raise TableError(f"{data} has one row: a model needs at least two, and better twenty.")
-    check_variation(table, targets, Y)
-    found = TrainingTable(table, names, targets, X, Y)
-    if np.isnan(Y).any() and given.learning == "approximate":
-        raise TableError(
-            f"{data}: {found.gaps_line()} --learning approximate cannot do without them: use"
-            " --learning hierarchical."
-        )
-    return found
-
-
-def check_variation(table: FileTable, targets: Sequence[str], Y: Any) -> None:
-    """Raise if a target never changes, or has no numbers."""
-    for name, column in zip(targets, Y.T, strict=True):
-        known = column[~np.isnan(column)]
-        if not len(known):
-            raise TableError(
-                f"{table.path}: every cell of target {name!r} is empty. There is nothing to learn"
-                " from: leave it out."
-            )
-        if is_constant(known.min(), known.max()):
-            where = "every row" if len(known) == len(column) else "every row that has it"
-            raise TableError(
-                f"{table.path}: target {name!r} is {known[0]:g} in {where}. There is nothing to"
-                " learn: leave it out."
-            )
-
-
-def check_size(num_rows: int, given: Training, fits: int) -> None:
-    """Tell what many rows will cost, and raise unless that is wanted."""
-    if num_rows <= costs.MAX_ROWS:
-        return
-    cost = costs.fit_cost(num_rows, fits)
-    if not given.large:
-        raise TableError(
-            f"{num_rows} rows will take {cost}, since time grows with the cube of the rows and"
-            " memory with their square. Use fewer rows, or say --large to go ahead."
-        )
-    note(f"{num_rows} rows: this will take {cost}.", given.quiet)
-
-
-def inducing_points(num_rows: int, given: Training, inducing: int | None, fits: int) -> int:
-    """How many inducing points a fit has, 0 for the exact model; says so where rows are many."""
-    if inducing is not None:
-        return inducing
-    linear = given.kernel == "linear"
-    if given.large:
-        if not linear:
-            check_size(num_rows, given, fits)
-        return 0
-    points = costs.default_inducing(num_rows, linear)
-    if points and not given.quiet:
-        note(
-            f"{costs.inducing_sentence(num_rows, points)} Say --inducing M for another number, or"
-            f" --large for the exact model, which would take {costs.fit_cost(num_rows, fits)}."
-        )
-    return points
-
-
-def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] | None) -> Any:
-    """[M, T], the targets that a table knows; NaN where one is to be predicted."""
-    known = np.full([table.num_rows, len(names)], np.nan)
-    for name in given or []:
-        if name not in names:
-            raise TableError(f"--given {name}: the model's targets are {', '.join(names)}.")
-        known[:, names.index(name)] = table.numbers([name], allow_missing=True)[:, 0]
-    return known
-
-
-def prediction_columns(
-    names: Sequence[str], mean: Any, std: Any, S: Any, cov: bool
-) -> dict[str, Any]:
-    """
-    Columns of the file of predictions.
-
-    :param S: Covariances between targets, [M T, T] or [M, T, T].
-    :param cov: Whether to write them.
-    """
-    mean, std = np.asarray(mean), np.asarray(std)
-    S = np.reshape(S, [len(mean), len(names), len(names)])
-    columns = {}
-    for t, name in enumerate(names):
-        columns[name] = mean[:, t]
-        columns[f"{name}_std"] = std[:, t]
-    if cov:
-        pairs = [(t, u) for t in range(len(names)) for u in range(t + 1, len(names))]
-        columns.update({f"cov_{names[t]}_{names[u]}": S[:, t, u] for t, u in pairs})
-    return columns
-
-
-def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[str, Any]:
-    """The table with its targets completed, and one column of standard deviations per target."""
-    columns: dict[str, Any] = dict(found.table.columns)
-    columns.update(zip(found.inputs, found.X.T, strict=True))
-    columns.update(zip(found.targets, np.asarray(completed).T, strict=True))
-    columns.update(zip((f"{name}_std" for name in found.targets), np.asarray(std).T, strict=True))
-    return columns
-
-
-def check_gaps(found: TrainingTable) -> None:
-    """Raise unless a cell is empty and the names of the new columns are free."""
-    if not any(found.gaps.values()):
-        raise TableError(
-            f"{found.table.path} has no empty cell in {', '.join(found.targets)}: there is nothing"
-            " to fill in."
-        )
-    taken = [f"{name}_std" for name in found.targets if f"{name}_std" in found.table.names]
-    if taken:
-        raise TableError(
-            f"{found.table.path} has a column {taken[0]!r}, where a standard deviation would go:"
-            " rename it."
-        )
-
-
 # Places and output ------------------------------------------------------------------------------
 
 
@@ -358,14 +224,28 @@ def check_writable(out: Path) -> None:
 def check_model(model: Path) -> None:
     """Raise if a folder is no saved model."""
     if not (model / "model.json").is_file():
-        what = "holds no saved model" if model.is_dir() else "is not there"
+        what = "is a file, no folder" if model.exists() else "is not there"
+        what = "holds no saved model" if model.is_dir() else what
         raise TableError(f"{model} {what}: pass a folder that `gpflow-cool fit` wrote.")
 
 
 def note(line: str, quiet: bool = False) -> None:
     """Print a remark to standard error."""
     if not quiet:
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
+
+
+def printable(text: str) -> str:
+    r"""
+    Text for a terminal: characters that could steer it, as in names of columns, are spelt out.
+
+    >>> print(printable("a\x1b[2Jb\u202ec"), printable("grün\n"), end="")
+    a\x1b[2Jb\u202ec grün
+    """
+    return "".join(
+        c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf") else repr(c)[1:-1]
+        for c in text
+    )
 
 
 def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool) -> None:
@@ -373,4 +253,4 @@ def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool
     if as_json:
         click.echo(json.dumps(result, indent=1))
     elif not quiet:
-        click.echo("\n".join(lines))
+        click.echo(printable("\n".join(lines)))

@@ -49,7 +49,8 @@ def fit(train: TwoTaskData) -> CoolMTGP:
     """A model trained on the two-task data."""
     kernel = gpflow.kernels.SquaredExponential()
     model = CoolMTGP((train.X, train.Y), kernel, task_names=TASK_NAMES)
-    model.fit()
+    if model.fit().interrupted:
+        raise KeyboardInterrupt
     return model
 
 

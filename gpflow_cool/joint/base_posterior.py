@@ -16,7 +16,7 @@ from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 
 from .. import checks
-from ..linalg import log_density_of_layout
+from ..linalg import Seed, log_density_of_layout
 from .kronecker import JointSolution, condition_on_known
 from .missing import ObservedSolution
 from .sampling import draw_independent_tasks
@@ -92,7 +92,13 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
 
     @abc.abstractmethod
     def _correlated_samples(
-        self, solution: Solution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
+        self,
+        solution: Solution,
+        Xnew: TensorType,
+        count: int,
+        full_cov: bool,
+        noise: bool,
+        seed: Seed | None,
     ) -> tf.Tensor:
         """[batch..., S, M, T], draws that correlate over tasks, without mean function."""
 
@@ -190,23 +196,25 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         full_output_cov: bool = False,
         *,
         noise: bool = False,
+        seed: Seed | None = None,
     ) -> tf.Tensor:
         """
         Draw functions (or, with `noise`, observations) at the test points.
 
         :param full_cov: Whether draws correlate over points.
         :param full_output_cov: Whether draws correlate over tasks.
+        :param seed: Two whole numbers that decide the draws; else `tf.random.set_seed` does.
         """
         Xnew = self._inputs(Xnew)
         solution = self.solution()
         if full_output_cov:
-            samples = self._correlated_samples(solution, Xnew, num_samples, full_cov, noise)
+            samples = self._correlated_samples(solution, Xnew, num_samples, full_cov, noise, seed)
         else:
             mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
             S = S if full_cov else tf.linalg.matrix_transpose(S)
             C, _ = self._task_matrices(solution)
             prior = self._mean_variance(Xnew) * tf.cast(tf.linalg.diag_part(C), S.dtype)
-            samples = draw_independent_tasks(mean, S, full_cov, num_samples, prior)
+            samples = draw_independent_tasks(mean, S, full_cov, num_samples, prior, seed)
         shift = self._add_mean_function(Xnew, tf.zeros_like(samples[..., 0, :, :]))
         return samples + shift[..., None, :, :]
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputedValue
 
-from ..linalg import gaussian_log_density, univariate_log_densities
+from ..linalg import Seed, gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, predictive_moments
 from .kronecker import (
@@ -65,12 +65,18 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         return tf.reduce_sum(tasks, axis=-1) - num_points * solution.log_det
 
     def _correlated_samples(
-        self, solution: JointSolution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
+        self,
+        solution: JointSolution,
+        Xnew: TensorType,
+        count: int,
+        full_cov: bool,
+        noise: bool,
+        seed: Seed | None,
     ) -> tf.Tensor:
         """Draws of the rotated tasks, which are independent: T problems of size M x M."""
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
         prior = self._mean_variance(Xnew) * solution.d
-        rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior)
+        rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior, seed)
         return mean[..., None, :, :] + tf.matmul(rotated, solution.P, transpose_b=True)
 
 
@@ -107,17 +113,23 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
 
     def _correlated_samples(
-        self, solution: ObservedSolution, Xnew: TensorType, count: int, full_cov: bool, noise: bool
+        self,
+        solution: ObservedSolution,
+        Xnew: TensorType,
+        count: int,
+        full_cov: bool,
+        noise: bool,
+        seed: Seed | None,
     ) -> tf.Tensor:
         """Draws by Matheron's rule, or from one T x T problem per point."""
         if full_cov:
 
             def draw(Xnew: tf.Tensor) -> tf.Tensor:
                 K = self.kernel(tf.concat([self.X_data, Xnew], axis=0))
-                return draw_functions(solution, K, count, noise=noise)
+                return draw_functions(solution, K, count, noise=noise, seed=seed)
 
             return map_batch(draw, Xnew)
         mean, S = self._moments(solution, Xnew, False, True, noise=noise)
         variance = tf.reduce_mean(tf.linalg.diag_part(solution.system.C))
         prior = self.kernel(Xnew, full_cov=False) * tf.cast(variance, S.dtype)
-        return draw_independent_points(mean, S, count, prior)
+        return draw_independent_points(mean, S, count, prior, seed)

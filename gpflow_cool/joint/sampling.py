@@ -13,15 +13,15 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 from gpflow.config import default_jitter
 
-from ..linalg import cholesky_with_jitter, sample_gaussian
+from ..linalg import Seed, cholesky_with_jitter, normal, sample_gaussian
 from .missing import ObservedSolution, ObservedSystem, multiply, solve
 
 
 @check_shapes("mean: [batch..., M, T]", "return: [batch..., S, M, T]")
-def standard_normal(mean: TensorType, num_samples: int) -> tf.Tensor:
+def standard_normal(mean: TensorType, num_samples: int, seed: Seed | None = None) -> tf.Tensor:
     """Independent standard normal numbers, as many as draws with this mean need."""
     shape = tf.concat([tf.shape(mean)[:-2], [num_samples], tf.shape(mean)[-2:]], axis=0)
-    return tf.random.normal(shape, dtype=mean.dtype)
+    return normal(shape, mean.dtype, seed)
 
 
 @check_shapes(
@@ -32,7 +32,12 @@ def standard_normal(mean: TensorType, num_samples: int) -> tf.Tensor:
     "return: [batch..., S, M, T]",
 )
 def draw_independent_tasks(
-    mean: TensorType, S: TensorType, full_cov: bool, num_samples: int, prior: TensorType
+    mean: TensorType,
+    S: TensorType,
+    full_cov: bool,
+    num_samples: int,
+    prior: TensorType,
+    seed: Seed | None = None,
 ) -> tf.Tensor:
     """
     Draw T tasks independently of each other, each with its own covariance over points.
@@ -40,11 +45,11 @@ def draw_independent_tasks(
     :param prior: Variance of each task before data were seen.
     """
     if full_cov:
-        samples = sample_gaussian(tf.linalg.matrix_transpose(mean), S, num_samples, prior)
+        samples = sample_gaussian(tf.linalg.matrix_transpose(mean), S, num_samples, prior, seed)
         order = tf.concat([tf.range(tf.rank(samples) - 3), tf.rank(samples) + [-2, -1, -3]], axis=0)
         return tf.transpose(samples, order)  # [..., T, S, M] -> [..., S, M, T]
     deviation = tf.sqrt(tf.linalg.matrix_transpose(S))[..., None, :, :]
-    return mean[..., None, :, :] + deviation * standard_normal(mean, num_samples)
+    return mean[..., None, :, :] + deviation * standard_normal(mean, num_samples, seed)
 
 
 @check_shapes(
@@ -54,7 +59,11 @@ def draw_independent_tasks(
     "return: [batch..., S, M, T]",
 )
 def draw_independent_points(
-    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType
+    mean: TensorType,
+    S: TensorType,
+    num_samples: int,
+    prior: TensorType,
+    seed: Seed | None = None,
 ) -> tf.Tensor:
     """
     Draw M points independently of each other, each with its own covariance between tasks.
@@ -62,12 +71,17 @@ def draw_independent_points(
     :param prior: Mean variance of the tasks before data were seen.
     """
     L = cholesky_with_jitter(S, prior=prior)[..., None, :, :, :]  # [..., 1, M, T, T]
-    return mean[..., None, :, :] + tf.linalg.matvec(L, standard_normal(mean, num_samples))
+    return mean[..., None, :, :] + tf.linalg.matvec(L, standard_normal(mean, num_samples, seed))
 
 
 @check_shapes("K: [rows, rows]", "return: [S, M, T]")
 def draw_functions(
-    solution: ObservedSolution, K: TensorType, num_samples: int, *, noise: bool
+    solution: ObservedSolution,
+    K: TensorType,
+    num_samples: int,
+    *,
+    noise: bool,
+    seed: Seed | None = None,
 ) -> tf.Tensor:
     r"""
     Draw functions (or, with `noise`, observations) at M test points given the observed targets.
@@ -83,19 +97,20 @@ def draw_functions(
     root_C = vectors * tf.sqrt(tf.nn.relu(values))
     root_Sigma = tf.linalg.cholesky(system.Sigma)
 
-    def correlated(num_points: tf.Tensor, root: tf.Tensor) -> tf.Tensor:
-        white = tf.random.normal([num_samples, num_points, num_tasks], dtype=tf.float64)
+    def correlated(num_points: tf.Tensor, root: tf.Tensor, number: int) -> tf.Tensor:
+        own = None if seed is None else (seed[0], seed[1] + number)
+        white = normal([num_samples, num_points, num_tasks], tf.float64, own)
         return tf.matmul(white, root, transpose_b=True)
 
     rounding = 4.0 * np.finfo(K.dtype.as_numpy_dtype).eps * tf.cast(size, tf.float64)
     relative = tf.maximum(tf.cast(default_jitter(), tf.float64), rounding)
     dtype, K = K.dtype, tf.cast(K, tf.float64)
-    f = tf.matmul(cholesky_with_jitter(K, relative), correlated(size, root_C))
-    targets = f[:, :num_rows] + correlated(num_rows, root_Sigma)
+    f = tf.matmul(cholesky_with_jitter(K, relative), correlated(size, root_C, 0))
+    targets = f[:, :num_rows] + correlated(num_rows, root_Sigma, 1)
     weights = tf.matmul(solution.weights - solve(system, targets), system.C)
     new = f[:, num_rows:] + tf.matmul(K[num_rows:, :num_rows], weights)
     if noise:
-        new += correlated(size - num_rows, root_Sigma)
+        new += correlated(size - num_rows, root_Sigma, 2)
     return tf.cast(new, dtype)
 
 

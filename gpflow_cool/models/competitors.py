@@ -112,7 +112,8 @@ class IndependentGPs(Competitor):
         **options: Any,
     ) -> list[History]:
         """
-        Train each model, see :meth:`CoolMTGP.fit`; returns one History per task.
+        Train each model, see :meth:`CoolMTGP.fit`; returns one History per task that was trained,
+        all of them unless Ctrl-C ends training.
 
         :param tensorboard: Folder for TensorBoard, which gets one folder per task.
         """
@@ -120,10 +121,12 @@ class IndependentGPs(Competitor):
             None if tensorboard is None else os.path.join(tensorboard, f"{number}")
             for number in range(self.num_tasks)
         ]
-        return [
-            model.fit(optimizer, tensorboard=folder, **options)
-            for model, folder in zip(self.models, folders, strict=True)
-        ]
+        histories: list[History] = []
+        for model, folder in zip(self.models, folders, strict=True):
+            histories.append(model.fit(optimizer, tensorboard=folder, **options))
+            if histories[-1].interrupted:
+                break
+        return histories
 
     def maximum_log_likelihood_objective(self) -> tf.Tensor:
         """Sum of the tasks' log evidences."""

@@ -1,26 +1,25 @@
 """
 A folder with a JSON document and NumPy arrays, which holds a saved model.
 
-Nothing in it is ever executed: no pickle, no code. A folder is written under another name and then
-renamed, so that it is there whole or not at all.
+Nothing in it is ever executed: no pickle, no code. A folder is written elsewhere and then renamed,
+so that it is there whole or not at all; see :mod:`gpflow_cool.saving.replacing`.
 """
 
 import hashlib
 import json
 import os
-import secrets
-import shutil
+import stat
+import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gpflow.base import AnyNDArray
+from numpy.typing import NDArray
 
 from .files import npz_bytes, write_whole
+from .replacing import is_free, put_in_place, recover, remove_abandoned, workshop
 
 FORMAT = "gpflow_cool"
 FORMAT_VERSION = 1
@@ -29,6 +28,12 @@ ARRAYS = "arrays.npz"
 NUMBER_KINDS = "biuf"
 """Kinds of NumPy arrays that are read: numbers, and no objects."""
 
+DOCUMENT_BYTES = 2**26
+"""The largest document that is read, 64 MB; that of an ordinary model has some kilobytes."""
+
+CHECKSUM = "document_sha256"
+"""Checksum of the rest of the document; folders of earlier versions have none."""
+
 
 class Content(NamedTuple):
     """What a folder holds."""
@@ -36,7 +41,7 @@ class Content(NamedTuple):
     document: dict[str, Any]
     """Anything that JSON can express."""
 
-    arrays: dict[str, AnyNDArray]
+    arrays: dict[str, NDArray[Any]]
 
 
 # Writing -------------------------------------------------------------------------------------
@@ -50,16 +55,32 @@ def write_folder(folder: str | os.PathLike[str], content: Content, *, force: boo
     :raises ValueError: If something is there already.
     :raises OSError: If it cannot be written; then nothing is left behind.
     """
+    recover(Path(os.path.abspath(folder)), is_saved)
     path = check_place(folder, force)
-    with beside(path) as temporary:
+    with workshop(path) as inside:
+        new = inside / "new"
+        new.mkdir()
         arrays = npz_bytes(content.arrays)
-        digest = hashlib.sha256(arrays).hexdigest()
-        head = {"format": FORMAT, "format_version": FORMAT_VERSION, "arrays_sha256": digest}
-        text = json.dumps({**head, **content.document}, indent=1, allow_nan=False)
-        write_whole(temporary / ARRAYS, arrays)
-        write_whole(temporary / DOCUMENT, text.encode())
-        replace_folder(temporary, path)
+        write_whole(new / ARRAYS, arrays)
+        write_whole(new / DOCUMENT, document_bytes(content.document, arrays))
+        if not put_in_place(inside, path, lambda old: force and is_saved(old)):
+            check_place(folder, force)
+            raise ValueError(f"{folder} was changed by another program: save again.")
+    remove_abandoned(path)
     return path
+
+
+def document_bytes(document: dict[str, Any], arrays: bytes) -> bytes:
+    """The document as JSON, with its head and its checksum."""
+    digest = hashlib.sha256(arrays).hexdigest()
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "arrays_sha256": digest}
+    whole = {**head, **document}
+    return json.dumps({**whole, CHECKSUM: checksum(whole)}, indent=1, allow_nan=False).encode()
+
+
+def checksum(document: dict[str, Any]) -> str:
+    """A number that changes with anything in a document; spaces and the order do not count."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
@@ -67,10 +88,9 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
     if not isinstance(folder, str | os.PathLike) or str(folder) == "":
         raise ValueError(f"folder={folder!r} must be the path of a folder, for example 'model'.")
     path = Path(os.path.abspath(folder))
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if is_empty or not (path.exists() or path.is_symlink()):
+    if is_free(path):
         return path
-    if not is_saved(path):
+    if not is_saved(path) and not exchanged(path):
         raise ValueError(
             f"{folder} exists already and is no saved model, so that it is not replaced: choose"
             " another folder."
@@ -83,46 +103,23 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
     return path
 
 
+def exchanged(path: Path) -> bool:
+    """Whether a folder becomes a saved model, or free, within a moment: a program replaces it."""
+    time.sleep(0.05)
+    return is_free(path) or is_saved(path)
+
+
 def is_saved(path: Path) -> bool:
-    """Whether a folder holds just what :func:`write_folder` writes."""
-    return (
-        path.is_dir()
-        and not path.is_symlink()
-        and {file.name for file in path.iterdir()} <= {DOCUMENT, ARRAYS}
-        and (path / DOCUMENT).is_file()
-    )
-
-
-@contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A new folder with another name in the same place; removed if an error occurs."""
-    made = [parent for parent in path.parents if not parent.exists()]
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    """Whether a folder holds what :func:`write_folder` writes, and nothing else."""
+    if not path.is_dir() or path.is_symlink():
+        return False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        yield temporary
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for parent in made:
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
-        raise
-
-
-def replace_folder(new: Path, path: Path) -> None:
-    """Put a folder in the place of another, or of none."""
-    if not path.exists() or not any(path.iterdir()):
-        os.replace(new, path)  # also replaces an empty folder
-        return
-    old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
-    os.replace(path, old)
-    try:
-        os.replace(new, path)
-    except BaseException:
-        os.replace(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        if not {file.name for file in path.iterdir()} <= {DOCUMENT, ARRAYS}:
+            return False
+        document = json.loads(read_regular(path / DOCUMENT, DOCUMENT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 # Reading -------------------------------------------------------------------------------------
@@ -135,12 +132,13 @@ def read_folder(folder: str | os.PathLike[str]) -> Content:
     :raises ValueError: If it is something else, is damaged, or comes from a newer version.
     """
     path = Path(folder)
+    recover(Path(os.path.abspath(path)), is_saved)
     if not path.is_dir():
         what = "is a file, no folder" if path.exists() else "is not there"
         raise ValueError(f"{folder} {what}: pass the folder that a model was saved to.")
     document = read_document(path, folder)
     try:
-        raw = (path / ARRAYS).read_bytes()
+        raw = read_regular(path / ARRAYS)
     except OSError as error:
         raise damaged(folder, f"{ARRAYS} cannot be read, {error.strerror}") from error
     if hashlib.sha256(raw).hexdigest() != document.pop("arrays_sha256", None):
@@ -149,13 +147,16 @@ def read_folder(folder: str | os.PathLike[str]) -> Content:
 
 
 def read_document(path: Path, folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON document of a folder, without its head."""
+    """The JSON document of a folder, without its head and its checksum."""
     try:
-        document = json.loads((path / DOCUMENT).read_bytes())
+        document = json.loads(read_regular(path / DOCUMENT, DOCUMENT_BYTES))
+        digest = document.pop(CHECKSUM, None) if isinstance(document, dict) else None
+        changed = digest is not None and digest != checksum(document)
     except FileNotFoundError as error:
         raise ValueError(f"{folder} holds no saved model: there is no {DOCUMENT} in it.") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise damaged(folder, f"{DOCUMENT} cannot be read") from error
+        why = f", {error.strerror}" if isinstance(error, OSError) else ""
+        raise damaged(folder, f"{DOCUMENT} cannot be read{why}") from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ValueError(f"{folder} holds no saved model: its {DOCUMENT} is not of this package.")
     version = document.pop("format_version", None)
@@ -166,10 +167,28 @@ def read_document(path: Path, folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{folder} was written in format {version} by a newer gpflow_cool, but this one reads"
             f" format {FORMAT_VERSION} at most: upgrade gpflow_cool."
         )
+    if changed:
+        raise damaged(folder, f"{DOCUMENT} is not what was written")
     return document
 
 
-def read_arrays(raw: bytes, folder: str | os.PathLike[str]) -> dict[str, AnyNDArray]:
+def read_regular(path: Path, limit: int | None = None) -> bytes:
+    """
+    Content of a regular file. A pipe or a device, which could block or never end, is refused.
+
+    :param limit: The largest number of bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(None, "it is no regular file", str(path))
+        if limit is not None and found.st_size > limit:
+            raise OSError(None, f"it has {found.st_size} bytes, more than {limit}", str(path))
+        return file.read()
+
+
+def read_arrays(raw: bytes, folder: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """Arrays of numbers; refuses compressed ones, which could grow to any size."""
     try:
         with zipfile.ZipFile(BytesIO(raw)) as file:

@@ -78,6 +78,14 @@ def content_of(thing: Saveable) -> Content:
             " loading, predictions are the same. Training is not, unless you set the priors again.",
             stacklevel=3,
         )
+    if writer.custom:
+        parts = ", ".join(f"{what} of the {kind}" for kind, what in writer.custom.items())
+        arguments = ", ".join(f"{kind}=..." for kind in writer.custom)
+        warnings.warn(
+            f"Code is not saved, and {parts} is not GPflow's. To load the model, pass an object of"
+            f" the same structure: gpflow_cool.load(folder, {arguments}).",
+            stacklevel=3,
+        )
     return Content({**document, "parameters": writer.parameters}, writer.arrays)
 
 
@@ -135,4 +143,5 @@ def saved_data(saved: Document, reader: Reader) -> RegressionData:
         if may_change:
             array = tf.Variable(array, trainable=False, shape=[None, array.shape[1]])
         parts.append(array)
+    reader.num_columns = max(part.shape[1] for part in parts)
     return parts[0], parts[1]

@@ -7,6 +7,7 @@ that is in no table is called custom: whoever loads the model must pass an objec
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -135,6 +136,9 @@ COVARIANCES: dict[str, Recipe] = {
 
 TABLES = {"kernel": KERNELS, "mean_function": MEAN_FUNCTIONS, "covariance": COVARIANCES}
 
+SIZES = ("num_tasks", "floor", "input_dim", "output_dim")
+"""Facts that decide how much memory a module takes; none is larger than the data have columns."""
+
 
 def has_active_dims(recipe: Recipe, kind: str) -> bool:
     """Whether the module is a kernel over columns of X, not one made of other kernels."""
@@ -151,6 +155,8 @@ class Writer:
         self.arrays: dict[str, AnyNDArray] = {}
         self.parameters: list[dict[str, Any]] = []
         self.with_priors = 0
+        self.custom: dict[str, str] = {}
+        """Custom modules: kind -> what is not GPflow's."""
         self._numbers: dict[int, int] = {}
         self._names: dict[bytes, str] = {}
         self._keep: list[Parameter] = []  # so that no id is reused
@@ -188,16 +194,24 @@ class Writer:
 
     def module(self, module: Module, kind: str) -> dict[str, Any]:
         """A module as a tree, with the paths of its parameters."""
+        for parameter in module.parameters:
+            transform = transform_tree(parameter.transform)
+            if CUSTOM in transform:
+                self.custom[kind] = f"the transform {transform[CUSTOM]}"
         return {"tree": self._tree(module, kind), "paths": self.paths(module)}
+
+    def _custom(self, name: str, kind: str) -> dict[str, Any]:
+        self.custom[kind] = f"the class {name}"
+        return {CUSTOM: name}
 
     def _tree(self, module: Module, kind: str) -> dict[str, Any]:
         name = type(module).__name__
         recipe = TABLES[kind].get(name)
         if recipe is None or not is_from(type(module), recipe):
-            return {CUSTOM: name}
+            return self._custom(name, kind)
         values = {attribute: getattr(module, attribute) for attribute in recipe.parameters}
         if not all(isinstance(value, Parameter) for value in values.values()):
-            return {CUSTOM: name}
+            return self._custom(name, kind)
         tree: dict[str, Any] = {"class": name, "facts": recipe.facts(module)}
         if has_active_dims(recipe, kind):
             tree["active_dims"] = active_dims_tree(module.active_dims)
@@ -259,6 +273,8 @@ class Reader:
 
     def __init__(self, content: Content) -> None:
         self.document, self.arrays = content
+        self.num_columns: float = np.inf
+        """The larger of the numbers of inputs and tasks, once the data are read."""
         self._made: dict[int, Parameter] = {}
 
     def array(self, name: str) -> AnyNDArray:
@@ -300,6 +316,7 @@ class Reader:
             raise CustomModule(custom_message(f"a {kind} of class {tree[CUSTOM]}", kind))
         recipe = TABLES[kind][tree["class"]]
         facts = dict(tree["facts"])
+        self._check_sizes(facts, tree["parameters"])
         if has_active_dims(recipe, kind):
             facts["active_dims"] = make_active_dims(tree["active_dims"])
         for name in recipe.parts:
@@ -311,6 +328,19 @@ class Reader:
             except CustomModule as error:
                 raise CustomModule(custom_message(f"a {kind} with {error}", kind)) from error
         return module
+
+    def _check_sizes(self, facts: Mapping[str, Any], numbers: Mapping[str, int]) -> None:
+        """Raise if a module would be larger than the data ask for."""
+        for name in SIZES:
+            value = facts.get(name)
+            size = len(value) if isinstance(value, list) else value
+            if size is not None and not size <= self.num_columns:
+                raise ValueError(f"{name} is for {size} columns, the data have {self.num_columns}")
+        if "degree" in facts and "w" in numbers:  # a polynomial, with one weight per term
+            degree, parameter = facts["degree"], self.document["parameters"][numbers["w"]]
+            terms = self.array(parameter["value"]).shape[-1]
+            if degree >= terms or math.comb(degree + facts["input_dim"], degree) != terms:
+                raise ValueError(f"a polynomial of degree {degree} does not have {terms} terms")
 
     def assign(self, module: Module, paths: Mapping[str, int], name: str) -> None:
         """Give the parameters of a module their saved values and flags, by their paths."""

@@ -3,6 +3,8 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
 
 import gpflow
 import numpy as np
@@ -15,7 +17,7 @@ from ..lowrank.features import choose_inducing_points, linear_parts
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from ..models.sparse import SparseCoolMTGP
-from .costs import default_inducing, inducing_sentence
+from .costs import default_inducing, inducing_sentence, missing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
 """A model after training and averaging."""
@@ -35,10 +37,16 @@ def choose_model(
     :param inducing: Number of inducing points, 0 for the exact model. None decides by the number
         of rows, with a warning where they are many.
     """
-    X, _ = data
+    X, Y = data
     points = num_inducing(len(X), kernel, inducing)
     if points == 0:
         return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
+    if np.isnan(Y).any():
+        raise ValueError(
+            f"{missing_sentence(len(X), np.isnan(Y).any(axis=1).sum(), points)} Pass inducing=0 for"
+            " the exact model, whose time grows with the cube of the rows, or drop these rows, or"
+            " fill the gaps."
+        )
     guess = copy.deepcopy(kernel)  # its lengthscales decide which points are chosen
     if isinstance(guess, Stationary):
         guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
@@ -104,3 +112,20 @@ def make_kernel(kernel: str | Kernel, ard: bool, num_columns: int) -> Kernel:
         )
     name = "variance" if kernel == "linear" else "lengthscales"
     return KERNELS[kernel](**({name: np.ones(num_columns)} if ard else {}))
+
+
+# Seeds --------------------------------------------------------------------------------------------
+
+
+def drawn_seed(random_state: Any) -> int:
+    """A seed drawn from scikit-learn's `random_state`."""
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def seed_of_orders(random_state: Any) -> int:
+    """0 for None, a seed as it is, and for a generator a seed drawn from it."""
+    if random_state is None or isinstance(random_state, Integral):
+        return int(random_state or 0)
+    return drawn_seed(random_state)

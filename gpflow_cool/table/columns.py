@@ -1,11 +1,14 @@
 """
 Columns of a table: standardised and back again; data frames in, data frames out.
 
-Pandas is imported only where a frame is made, and a frame is made only if one came in.
+Pandas is imported only where a frame is made, and a frame is made only if one came in. Answers
+about rows are frames only where the labels of the rows are known: pandas aligns by labels, so that
+labels of our own would pair the wrong rows.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,9 +151,9 @@ class TargetForm(NamedTuple):
         return self.kind in ("frame", "series")
 
     def rows(self, values: AnyNDArray, index: Any = None) -> Any:
-        """One row per point, [M, T], in the form of the targets."""
-        if not self.is_pandas:
-            return values if self.kind == "array" else values[:, 0]
+        """One row per point, [M, T], in the form of the targets; without an index, an array."""
+        if not self.is_pandas or index is None:
+            return values if self.kind in ("array", "frame") else values[:, 0]
         import pandas as pd
 
         frame = pd.DataFrame(values, index=index, columns=list(self.names))
@@ -158,7 +161,7 @@ class TargetForm(NamedTuple):
 
     def column(self, values: AnyNDArray, name: str, index: Any = None) -> Any:
         """One number per point, [M]."""
-        if not self.is_pandas:
+        if not self.is_pandas or index is None:
             return values
         import pandas as pd
 
@@ -174,13 +177,12 @@ class TargetForm(NamedTuple):
 
     def matrices(self, values: AnyNDArray, index: Any = None) -> Any:
         """One matrix between tasks per point, [M, T, T]; of a frame, `.loc[row]` is one."""
-        if not self.is_pandas:
+        if not self.is_pandas or index is None:
             return values
         import pandas as pd
 
         names = list(self.names)
-        labels = np.arange(len(values)) if index is None else index
-        pairs = [labels.repeat(len(names)), names * len(values)]
+        pairs = [index.repeat(len(names)), names * len(values)]
         rows = pd.MultiIndex.from_arrays(pairs, names=["row", "task"])
         return pd.DataFrame(values.reshape(-1, len(names)), index=rows, columns=names)
 
@@ -212,6 +214,66 @@ def is_series(value: Any) -> bool:
 def index_of(X: Any) -> Any:
     """Labels of the rows of a frame or a series; None for an array."""
     return X.index if is_frame(X) or is_series(X) else None
+
+
+def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
+    """[M, T], targets in the order of the fit; NaN is allowed."""
+    from sklearn.utils.validation import check_array
+
+    if is_frame(y) and set(map(str, y.columns)) == set(names):
+        y = y.set_axis(list(map(str, y.columns)), axis=1)[list(names)]
+    check_no_text(y, "y")
+    Y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan")
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    if Y.shape != (num_rows, len(names)):
+        raise ValueError(
+            f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
+            f" {len(names)} targets: {', '.join(names)}."
+        )
+    return Y
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+def check_no_text(values: Any, name: str) -> None:
+    """Raise if a column of a table holds words, and name the column."""
+    for column, cells in columns_of(values):
+        word = next((cell for cell in cells if isinstance(cell, str) and not is_number(cell)), None)
+        if word is not None:
+            raise ValueError(
+                f"Column {column!r} of {name} holds text, for example {word[:40]!r}, but numbers"
+                " are needed: encode it as numbers, for example with"
+                " sklearn.preprocessing.OneHotEncoder, or leave it out."
+            )
+
+
+def columns_of(values: Any) -> Iterator[tuple[Any, Iterable[Any]]]:
+    """Names, or numbers, and cells of the columns that may hold text."""
+    if is_frame(values):
+        for number, column in enumerate(values.columns):
+            yield from columns_of(values.iloc[:, number].rename(column))
+    elif is_series(values):
+        categories = getattr(values.dtype, "categories", None)
+        if categories is not None or values.dtype.kind not in "biufcmM":
+            yield values.name, values if categories is None else categories
+    elif isinstance(values, list | tuple | np.ndarray):
+        with suppress(ValueError):  # rows of different lengths: told elsewhere
+            array = np.asarray(values)
+            if array.dtype.kind in "OU" and array.ndim in (1, 2):
+                yield from enumerate(array.reshape(len(array), -1).T)
+
+
+def is_number(text: str) -> bool:
+    """
+    >>> is_number("1e3"), is_number("red")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # Rows in blocks ----------------------------------------------------------------------------------

@@ -43,6 +43,14 @@ def inducing_sentence(num_rows: int, points: int) -> str:
     )
 
 
+def missing_sentence(num_rows: int, num_missing: int, points: int) -> str:
+    """What cannot be done: inducing points for rows with missing targets."""
+    return (
+        f"{num_missing} of {num_rows} rows have a missing target, but {points} inducing points need"
+        " every target."
+    )
+
+
 class Cost(NamedTuple):
     """Cost of one fit."""
 

@@ -3,7 +3,6 @@
 import copy
 import os
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from typing_extensions import Self
 try:
     from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
     from sklearn.metrics import r2_score
-    from sklearn.utils import check_consistent_length, check_random_state
-    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+    from sklearn.utils import check_consistent_length
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
         "CoolMTGPRegressor needs scikit-learn 1.6 or newer: pip install 'gpflow_cool[table]'."
@@ -27,19 +26,27 @@ from ..linalg import correlation_from_covariance
 from ..metrics import known_log_densities
 from ..saving.models import Document, Given, Saveable, document_of, plain, restore, saveable
 from ..saving.modules import Reader, Writer
-from .choices import Model, average_where_possible, choose_model, make_kernel
+from .choices import (
+    Model,
+    average_where_possible,
+    choose_model,
+    drawn_seed,
+    make_kernel,
+    seed_of_orders,
+)
 from .columns import (
     FORMS,
     Imputed,
     LeaveOneOutAnswer,
     Scaling,
     TargetForm,
+    check_no_text,
     check_targets,
     in_blocks,
     index_of,
-    is_frame,
     scalings,
     target_form,
+    targets_of,
 )
 from .costs import DEFAULT_ORDERS
 
@@ -60,7 +67,9 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
 
     All inputs and outputs are in the user's units. With `standardize`, the model inside sees inputs
     and targets that are centred and divided by their standard deviations. If y is a data frame, so
-    are the answers, with its column names. Targets may be missing (NaN): :meth:`impute` fills them.
+    are the answers, with its column names, where what is asked about has an index. Without one, as
+    after a scaler in a pipeline, answers are arrays. Targets may be missing (NaN): :meth:`impute`
+    fills them.
 
     :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
         any GPflow kernel over the columns of X, which is copied.
@@ -122,11 +131,15 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         """
         Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
 
+        Ctrl-C raises KeyboardInterrupt, and leaves the estimator as it was.
+
         :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
         :param tensorboard: Folder to log training to.
         """
         checks.whole_number(self.restarts, "restarts")
         checks.positive_integer(self.orders, "orders")
+        check_no_text(X, "X")
+        check_no_text(y, "y")
         of_X = {"dtype": np.float64, "ensure_min_samples": 2}
         of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
         X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
@@ -134,9 +147,9 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         form = target_form(y, values)
         Y = values.reshape(len(X), -1)
         check_targets(Y, form.names)
-        self._inputs, self._targets = scalings(X, Y, self.standardize)
+        inputs, targets = scalings(X, Y, self.standardize)
         model = choose_model(
-            (self._inputs.standardised(X), self._targets.standardised(Y)),
+            (inputs.standardised(X), targets.standardised(Y)),
             make_kernel(self.kernel, self.ard, X.shape[1]),
             inducing=self.inducing,
             learning=self.learning,
@@ -145,14 +158,19 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         random = self.restarts or model.observed is not None
         seed = drawn_seed(self.random_state) if random else None
         order_seed = seed_of_orders(self.random_state)
-        self.history_ = model.fit(
+        history = model.fit(
             callbacks=callbacks,
             restarts=self.restarts,
             seed=seed,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        return self._set_model(average_where_possible(model, self.orders, order_seed), form)
+        if history.interrupted:
+            raise KeyboardInterrupt(history.message)
+        model = average_where_possible(model, self.orders, order_seed)
+        self.history_, self._index = history, index_of(y)
+        self._inputs, self._targets = inputs, targets
+        return self._set_model(model, form)
 
     def _set_model(self, model: Model, form: TargetForm) -> Self:
         """Set the attributes that a trained model gives."""
@@ -232,14 +250,10 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         count = checks.positive_integer(n_samples, "n_samples")
         seed = drawn_seed(random_state)
 
-        @tf.function(autograph=False)
-        def draw() -> tf.Tensor:
-            tf.random.set_seed(seed)  # of this function's graph: the program's own seed stays
-            return self.posterior_.predict_samples(
-                Z, count, full_cov=True, full_output_cov=True, noise=include_noise
-            )
-
-        draws = np.moveaxis(draw().numpy() * self._targets.scale + self._targets.centre, 0, -1)
+        drawn = self.posterior_.predict_samples(
+            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
+        )
+        draws = np.moveaxis(drawn.numpy() * self._targets.scale + self._targets.centre, 0, -1)
         return draws[:, 0] if self._form.kind in ("vector", "series") else draws
 
     def log_density(self, X: Any, y: Any) -> Any:
@@ -299,12 +313,19 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
 
     @property
     def leave_one_out_(self) -> LeaveOneOutAnswer:
-        """Every training row predicted from all the others, in closed form, without a refit."""
+        """
+        Every training row predicted from all the others, in closed form, without a refit.
+
+        This is optimistic: kernel, covariances and scaling have seen the row, and a copy of it may
+        be among the others. Frames have the index that y had in `fit`; it is not saved, so that a
+        loaded estimator answers with arrays.
+        """
         check_is_fitted(self, "model_")
         rows = self.model_.leave_one_out()
-        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), None, True, True)
+        index = getattr(self, "_index", None)
+        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), index, True, True)
         density = self._targets.log_density(rows.log_density.numpy(), self.model_.observed)
-        return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density"))
+        return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density", index))
 
     def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
         """Inputs [N, D] and targets [N, T] of the fit, in the user's units; NaN where missing."""
@@ -315,20 +336,12 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
 
     def _standardised_inputs(self, X: Any) -> AnyNDArray:
         check_is_fitted(self, "model_")
+        check_no_text(X, "X")
         return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
 
     def _values(self, y: Any, num_rows: int) -> AnyNDArray:
         """[M, T], targets in the order of the fit; NaN is allowed."""
-        if is_frame(y) and set(map(str, y.columns)) == set(self.target_names_):
-            y = y.set_axis(list(map(str, y.columns)), axis=1)[list(self.target_names_)]
-        Y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan")
-        Y = Y[:, None] if Y.ndim == 1 else Y
-        if Y.shape != (num_rows, len(self.target_names_)):
-            raise ValueError(
-                f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
-                f" {len(self.target_names_)} targets: {', '.join(self.target_names_)}."
-            )
-        return Y
+        return targets_of(y, self.target_names_, num_rows)
 
     def _answer(
         self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
@@ -384,15 +397,3 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         super().__setstate__(state)
         if "model_" in self.__dict__:
             self.posterior_ = self.model_.posterior()
-
-
-def drawn_seed(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(2**31))
-
-
-def seed_of_orders(random_state: Any) -> int:
-    """0 for None, a seed as it is, and for a generator a seed drawn from it."""
-    check_random_state(random_state)
-    if random_state is None or isinstance(random_state, Integral):
-        return int(random_state or 0)
-    return drawn_seed(random_state)

@@ -150,12 +150,19 @@ def rmse_of_known(Y: AnyNDArray, mean: AnyNDArray) -> AnyNDArray:
 
 
 def fit_or_restart(model: Any) -> None:
-    """Train; if that fails, train with restarts; if all fail, keep the best parameters seen."""
+    """
+    Train; if that fails, train with restarts; if all fail, keep the best parameters seen.
+
+    :raises KeyboardInterrupt: If the user ended training: a half-trained model has no score.
+    """
     try:
-        model.fit(verbose=0, seed=0)
+        trained = model.fit(verbose=0, seed=0)
     except RuntimeError:
+        trained = []
         with suppress(RuntimeError):
-            model.fit(verbose=0, restarts=3, seed=0)
+            trained = model.fit(verbose=0, restarts=3, seed=0)
+    if any(history.interrupted for history in np.atleast_1d(trained)):
+        raise KeyboardInterrupt
 
 
 def gain_over(other: MethodScores, cool: MethodScores) -> Gain:

@@ -1,8 +1,8 @@
 """
 Tables of numbers from CSV, Parquet and ARFF files; what is wrong with one is said in one line.
 
-Only ARFF files need TensorFlow, so a wrong column is reported at once. A table keeps every cell as
-it is in the file; only the columns that are asked for must hold numbers.
+Nothing here needs TensorFlow, so a wrong column is reported at once. A table keeps every cell as it
+is in the file; only the columns that are asked for must hold numbers.
 """
 
 import csv
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arff
 from ..saving.files import write_whole
 
 Numbers = NDArray[np.float64]
@@ -24,6 +25,9 @@ PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """What an empty cell may hold, in lower case."""
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
 
 
 class TableError(ValueError):
@@ -180,14 +184,14 @@ def import_pyarrow(path: Path) -> Any:
 
 
 def read_arff(path: Path) -> FileTable:
-    from ..datasets import read_arff  # check_shapes, which it imports, imports TensorFlow
-
+    """Read a dense ARFF file; a column of words is refused only where it is asked for."""
     try:
-        names, values = read_arff(path)
+        found = arff.read(path)
     except ValueError as error:
         raise TableError(str(error)) from error
-    unique(names, path)
-    return FileTable(path, dict(zip(names, values.T, strict=True)), None)
+    names = unique(found.names, path)
+    columns = zip(*found.cells, strict=True)
+    return FileTable(path, dict(zip(names, columns, strict=True)), found.lines)
 
 
 READERS = {
@@ -257,14 +261,29 @@ def check_folder(folder: Path) -> None:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all."""
+    """
+    Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all.
+
+    In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it.
+    """
     if path.suffix.lower() in PARQUET:
         write_whole(path, parquet_bytes(import_pyarrow(path), columns))
         return
     cells = [np.asarray(column).tolist() for column in columns.values()]  # Python's own floats
     buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows([list(columns), *zip(*cells, strict=True)])
+    header = [spreadsheet_text(name) for name in columns]
+    csv.writer(buffer, lineterminator="\n").writerows([header, *zip(*cells, strict=True)])
     write_whole(path, buffer.getvalue().encode())
+
+
+def spreadsheet_text(name: str) -> str:
+    """
+    A name that a spreadsheet shows, and does not compute.
+
+    >>> spreadsheet_text("=1+1"), spreadsheet_text("heat")
+    ("'=1+1", 'heat')
+    """
+    return f"'{name}" if name.startswith(FORMULA) else name
 
 
 def parquet_bytes(pyarrow: Any, columns: Mapping[str, Sequence[Any]]) -> bytes:

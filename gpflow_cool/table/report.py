@@ -15,14 +15,18 @@ import numpy as np
 
 from ..plotting import plot_calibration, plot_predicted, plot_task_matrix
 from .summary import (
+    caveat_lines,
     deviations,
     kernel_parameters,
+    known_noise_correlation,
     leave_one_out_scores,
     lengthscales,
     log_evidence,
     missing_targets,
     observed_and_predicted,
     strongest_correlation,
+    untold_pairs,
+    untold_sentence,
 )
 
 if TYPE_CHECKING:
@@ -136,19 +140,21 @@ def scores_section(regressor: Any) -> str:
         for row in scores["targets"]
     ]
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
+    caveat = html.escape(" ".join(caveat_lines(scores)))
     return section(
         "How well every row is predicted from the others",
         "A relative RMSE of 1 is no better than predicting the mean. Of the targets, 95.4&nbsp;%"
         " should lie within two standard deviations. NLPD is the negative log predictive density,"
         f" the lower the better; joint over a row it is {number(scores['joint_nlpd'])}.",
-        table(head, rows),
+        f'<p class="note">{caveat}</p>{table(head, rows)}',
     )
 
 
 def correlation_section(regressor: Any) -> str:
     """Heat maps of both correlations."""
     names = regressor.target_names_
-    tasks, noise = regressor.task_correlation_, regressor.noise_correlation_
+    tasks, noise = regressor.task_correlation_, known_noise_correlation(regressor)
+    untold = untold_sentence(untold_pairs(noise, names))
     figures = []
     for kind, R in [("Tasks", tasks), ("Noise", noise)]:
         side = min(9.0, 3.6 + 0.22 * len(names))
@@ -160,7 +166,7 @@ def correlation_section(regressor: Any) -> str:
         "<b>Tasks:</b> how the functions behind the targets vary together over the inputs."
         f" {html.escape(strongest_correlation(tasks, names))} <b>Noise:</b> how the deviations from"
         " these functions vary together within a row."
-        f" {html.escape(strongest_correlation(noise, names))}",
+        f" {html.escape(strongest_correlation(noise, names))} {html.escape(untold)}",
         f'<div class="figures wide">{"".join(figures)}</div>',
     )
 

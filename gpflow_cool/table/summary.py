@@ -11,9 +11,20 @@ from gpflow.utilities import parameter_dict
 
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
+from .columns import in_blocks
 
 NUM_SIGMA = 2.0
 """Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
+
+FAR = 0.95
+"""A row is far from all training rows if, of every target, more than this part of the function's
+prior variance is left."""
+
+CAVEAT = (
+    "Kernel, covariances and scaling were learnt from all rows, also from the one that is left out."
+    " So these scores are better than those of new rows will be, much better where rows are few or"
+    " inputs many."
+)
 
 MAX_NAMES = 10
 """At most this many columns are named in a line."""
@@ -37,7 +48,11 @@ def observed_and_predicted(regressor: Any) -> ObservedAndPredicted:
 
 
 def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
-    """Scores of each target, and of all together, every row predicted from the others; as JSON."""
+    """
+    Scores of each target, and of all together, every row predicted from the others; as JSON.
+
+    They are optimistic: see "caveat" and "duplicate_rows".
+    """
     rows = observed_and_predicted(regressor)
     known = ~np.isnan(rows.Y)
     targets = [
@@ -45,7 +60,78 @@ def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
         for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
     ]
     density = rows.log_density[known.any(axis=1)]
-    return {"targets": targets, "joint_nlpd": -float(np.mean(density))}
+    return {
+        "targets": targets,
+        "joint_nlpd": -float(np.mean(density)),
+        "caveat": CAVEAT,
+        "duplicate_rows": duplicate_rows(*regressor.training_data()),
+    }
+
+
+def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
+    """How many rows are exact copies of an earlier one, in inputs and targets."""
+    return len(X) - len(np.unique(np.hstack([X, Y]), axis=0, equal_nan=False))
+
+
+def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
+    """Why scores of rows that were left out are optimistic."""
+    copies = scores["duplicate_rows"]
+    lines = [scores["caveat"]]
+    if copies:
+        lines.append(
+            f"{copies} {'row is an exact copy' if copies == 1 else 'rows are exact copies'} of"
+            " another, from which it is predicted too well: this improves the scores further."
+        )
+    return lines
+
+
+def far_rows(regressor: Any, X: Any) -> int:
+    r"""
+    How many rows are far from all training rows, so that the data say next to nothing there.
+
+    .. math:: \mathrm{var}(f_t(x) \mid Y) > 0.95 \, C_{tt} \, k(x, x) \quad \text{for every task } t
+    """
+    Z, posterior = regressor._standardised_inputs(X), regressor.posterior_
+    C = np.diagonal(regressor.task_covariance_) / np.square(regressor._targets.scale)  # [T]
+
+    def moments(Z: Any) -> Any:
+        return posterior.predict_f(Z)[1], posterior.kernel(Z, full_cov=False)
+
+    variance, prior = in_blocks(moments, [Z])
+    return int(np.sum(np.all(variance > FAR * prior[:, None] * C, axis=1)))
+
+
+def never_together(Y: AnyNDArray) -> AnyNDArray:
+    """
+    [T, T], which pairs of targets no row has both of, so that no row tells their noise correlation.
+
+    >>> never_together(np.array([[1.0, np.nan, 2.0], [np.nan, 3.0, 4.0]])).tolist()
+    [[False, True, False], [True, False, False], [False, False, False]]
+    """
+    known = (~np.isnan(Y)).astype(np.int64)
+    return known.T @ known == 0
+
+
+def known_noise_correlation(regressor: Any) -> AnyNDArray:
+    """[T, T], correlations of the noise; NaN for two targets that no row has both of."""
+    R = np.asarray(regressor.noise_correlation_, dtype=np.float64)
+    return np.where(never_together(regressor.training_data()[1]), np.nan, R)
+
+
+def untold_pairs(R: AnyNDArray, names: Sequence[str]) -> list[list[str]]:
+    """Pairs of targets whose correlation is NaN."""
+    return [[names[t], names[u]] for t, u in np.argwhere(np.isnan(np.triu(R))).tolist()]
+
+
+def untold_sentence(pairs: Sequence[Sequence[str]]) -> str:
+    """
+    >>> untold_sentence([["heat", "cold"]])
+    'No row has both heat and cold: the data cannot tell how their noises correlate.'
+    """
+    if not pairs:
+        return ""
+    shown = listed([" and ".join(pair) for pair in pairs])
+    return f"No row has both {shown}: the data cannot tell how their noises correlate."
 
 
 def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str, float]:
@@ -77,6 +163,7 @@ def score_lines(scores: Mapping[str, Any]) -> list[str]:
 def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
     """What a fit has found, as JSON."""
     model = regressor.model_
+    noise = known_noise_correlation(regressor)
     return {
         "model": str(out),
         "rows": model.num_rows,
@@ -91,7 +178,8 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "log_evidence": log_evidence(model),
         "leave_one_out": leave_one_out_scores(regressor),
         "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
-        "noise_correlation": np.asarray(regressor.noise_correlation_).tolist(),
+        "noise_correlation": [[None if np.isnan(r) else r for r in row] for row in noise.tolist()],
+        "never_measured_together": untold_pairs(noise, regressor.target_names_),
     }
 
 
@@ -135,15 +223,19 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     points = result["inducing_points"]
     through = "" if points is None else f", through {points} inducing points"
+    untold = untold_sentence(result["never_measured_together"])
     return [
         f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
         f"{through}{how_training_ended(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",
         "",
-        "Every row predicted from all the others:",
+        "Every row predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),
+        *caveat_lines(result["leave_one_out"]),
+        "For scores of rows that training has not seen: gpflow-cool evaluate.",
         "",
+        *([untold, ""] if untold else []),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]
 
@@ -185,7 +277,7 @@ def deviations(regressor: Any) -> dict[str, AnyNDArray]:
 
 def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:
     """
-    A sentence about the pair of tasks that correlates most.
+    A sentence about the pair of tasks that correlates most; NaN counts as not known.
 
     >>> strongest_correlation([[1.0, -0.5], [-0.5, 1.0]], ["heat", "cold"])
     'The strongest is -0.50, between heat and cold.'
@@ -193,6 +285,8 @@ def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:
     R = np.asarray(correlation, dtype=float)
     if len(R) < 2:
         return "There is one target, and so nothing to correlate with."
-    off = np.abs(np.triu(R, 1))
+    if np.isnan(R[np.triu_indices(len(R), 1)]).all():
+        return "No row has two targets, and so none is known."
+    off = np.nan_to_num(np.abs(np.triu(R, 1)))
     t, u = (int(i) for i in np.unravel_index(np.argmax(off), off.shape))
     return f"The strongest is {R[t, u]:.2f}, between {names[t]} and {names[u]}."

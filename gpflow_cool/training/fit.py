@@ -193,7 +193,7 @@ def stop_at_interrupt(run: Run) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         if run.model.stop_training:
             raise KeyboardInterrupt
-        run.model.stop_training = run.interrupted = True
+        run.model.stop_training = run.interrupted = run.history.interrupted = True
 
     previous = signal.signal(signal.SIGINT, handle)
     try:

@@ -80,7 +80,8 @@ def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
     checks.positive_integer(rounds, "rounds")
     if checks.positive_integer(draws, "draws") % 2:
         raise ValueError(f"draws={draws} must be even: draws come in pairs around the mean.")
-    if isinstance(tolerance, bool) or not np.isfinite(tolerance) or tolerance < 0:
+    number = isinstance(tolerance, float | np.floating) or checks.is_whole(tolerance)
+    if not number or not 0 <= tolerance < np.inf:
         raise ValueError(f"tolerance={tolerance!r} must be a number of at least 0.")
 
 

@@ -39,6 +39,8 @@ class History:
 
     converged: bool = False
     message: str = ""
+    interrupted: bool = False
+    """Whether Ctrl-C ended training."""
 
     def __repr__(self) -> str:
         """

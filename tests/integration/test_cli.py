@@ -262,6 +262,7 @@ def test_places_that_do_not_serve(tmp_path):
     assert "is not there" in mistake("fit", tmp_path / "no.csv", "--targets", "a", "--out", "m")
     assert "is not there: pass a folder" in mistake("report", tmp_path / "no")
     assert "holds no saved model" in mistake("report", tmp_path)
+    assert "data.csv is a file, no folder: pass a folder" in mistake("report", data)
     assert os.listdir(tmp_path) == ["data.csv"]
 
 

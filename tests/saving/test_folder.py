@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gpflow_cool.loading import load
-from gpflow_cool.models import CoolMTGP
-from gpflow_cool.saving.folder import ARRAYS, DOCUMENT
+from gpflow_cool.models import CoolMTGP, KroneckerMTGP
+from gpflow_cool.saving.folder import ARRAYS, CHECKSUM, DOCUMENT, checksum, read_folder
 
 K = gpflow.kernels
 
@@ -73,9 +73,11 @@ def test_a_full_disk_leaves_nothing(model, tmp_path):
 
 
 def edit(folder, change):
-    """Change the JSON document of a saved model."""
+    """Change the JSON document of a saved model, and its checksum, as one with bad intent would."""
     document = json.loads((folder / DOCUMENT).read_text())
+    document.pop(CHECKSUM)
     change(document)
+    document[CHECKSUM] = checksum(document)
     (folder / DOCUMENT).write_text(json.dumps(document))
 
 
@@ -180,3 +182,88 @@ def test_compressed_arrays_are_refused(model, tmp_path):
     trust(folder, (folder / ARRAYS).read_bytes())
     with pytest.raises(ValueError, match="an array is compressed"):
         load(folder)
+
+
+# Limits ----------------------------------------------------------------------------------------
+
+
+def exact_model(data):
+    return KroneckerMTGP.std_mt(data, K.SquaredExponential(), rank=1)
+
+
+def many_tasks(document):
+    document["noise"]["tree"]["facts"]["num_tasks"] = 30_000
+
+
+def test_a_document_cannot_ask_for_more_tasks_than_the_data_have(data, tmp_path):
+    exact_model(data).save(tmp_path / "model")
+    edit(tmp_path / "model", many_tasks)
+    with pytest.raises(ValueError, match="num_tasks is for 30000 columns, the data have 3"):
+        load(tmp_path / "model")
+
+
+def test_a_polynomial_cannot_have_more_terms_than_weights(data, tmp_path):
+    mean = gpflow.mean_functions.Polynomial(2, input_dim=2, output_dim=3)
+    CoolMTGP(data, K.SquaredExponential(), mean).save(tmp_path / "model")
+    assert load(tmp_path / "model").mean_function.w.shape == (3, 6)
+    facts = lambda d: d["mean_function"]["tree"]["facts"]  # noqa: E731
+    for degree in (3, 10**9):
+        edit(tmp_path / "model", lambda d, n=degree: facts(d).update(degree=n))
+        with pytest.raises(ValueError, match=f"degree {degree} does not have 6 terms"):
+            load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", [DOCUMENT, ARRAYS])
+def test_a_pipe_does_not_block(model, tmp_path, name):
+    model.save(tmp_path / "model")
+    (tmp_path / "model" / name).unlink()
+    os.mkfifo(tmp_path / "model" / name)
+    with pytest.raises(ValueError, match=f"{name} cannot be read, it is no regular file"):
+        load(tmp_path / "model")
+
+
+def test_a_huge_document_is_not_read(model, tmp_path):
+    model.save(tmp_path / "model")
+    os.truncate(tmp_path / "model" / DOCUMENT, 2**40)  # a hole: it takes no place on the disk
+    with pytest.raises(ValueError, match=r"it has 1099511627776 bytes, more than 67108864"):
+        load(tmp_path / "model")
+
+
+# Checksum --------------------------------------------------------------------------------------
+
+
+def test_no_flipped_bit_gives_another_model(model, rng, tmp_path):
+    model.save(tmp_path / "model")
+    file, refused = tmp_path / "model" / DOCUMENT, 0
+    raw = file.read_bytes()
+    for place in rng.choice(len(raw), 60, replace=False):
+        changed = bytearray(raw)
+        changed[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(changed)
+        try:
+            content = read_folder(tmp_path / "model")
+        except ValueError:
+            refused += 1
+        else:  # a space between two parts has become another one, or the checksum lost its name
+            document = {**content.document, "format": "gpflow_cool", "format_version": 1}
+            kept = {key: value for key, value in json.loads(raw).items() if key in document}
+            assert {key: document[key] for key in kept} == kept and len(kept) >= 8
+    assert refused > 40
+
+
+def test_a_folder_of_an_earlier_version_has_no_checksum(model, tmp_path):
+    model.save(tmp_path / "model")
+    document = json.loads((tmp_path / "model" / DOCUMENT).read_text())
+    del document[CHECKSUM]
+    (tmp_path / "model" / DOCUMENT).write_text(json.dumps(document))
+    assert load(tmp_path / "model").task_names == model.task_names
+
+
+# What is there already -------------------------------------------------------------------------
+
+
+def test_a_foreign_folder_with_a_model_json_is_not_replaced(model, tmp_path):
+    (tmp_path / DOCUMENT).write_text('{"architecture": "a network of somebody else"}')
+    with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+        model.save(tmp_path, force=True)
+    assert "somebody else" in (tmp_path / DOCUMENT).read_text()

@@ -175,7 +175,8 @@ class Shifted(tfp.bijectors.Shift):
 
 def test_custom_kernels_are_brought_along(data, rng, tmp_path):
     model = perturbed(CoolMTGP(data, Halved(lengthscales=[1.0, 2.0]) + K.White(0.1)), rng)
-    model.save(tmp_path / "model")
+    with pytest.warns(UserWarning, match="and the class Halved of the kernel"):
+        model.save(tmp_path / "model")
     with pytest.raises(
         ValueError, match="a kernel of class Halved, which is not GPflow's: pass ke"
     ):
@@ -199,7 +200,11 @@ def test_a_custom_transform_or_mean_function_is_brought_along(data, rng, tmp_pat
             return 2.0 * super().__call__(X)
 
     model = perturbed(CoolMTGP(data, kernel(), Doubled(np.ones(3))), rng)
-    model.save(tmp_path / "model")
+    with pytest.warns(
+        UserWarning,
+        match="the transform Shifted of the kernel, the class Doubled of the mean_function is",
+    ):
+        model.save(tmp_path / "model")
     with pytest.raises(
         ValueError, match="a kernel with the transform Shifted, which is not GPflow"
     ):
@@ -214,7 +219,8 @@ def test_a_class_of_gpflows_name_is_still_custom(data, tmp_path):
     class SquaredExponential(K.SquaredExponential):
         pass
 
-    CoolMTGP(data, SquaredExponential()).save(tmp_path / "model")
+    with pytest.warns(UserWarning, match=r"To load the model, .*load\(folder, kernel=\.\.\.\)\.$"):
+        CoolMTGP(data, SquaredExponential()).save(tmp_path / "model")
     with pytest.raises(ValueError, match="a kernel of class SquaredExponential, which is not"):
         load(tmp_path / "model")
 
@@ -222,7 +228,10 @@ def test_a_class_of_gpflows_name_is_still_custom(data, tmp_path):
 def test_independent_models_with_a_custom_kernel(data, rng, tmp_path):
     model = IndependentGPs(data, Halved())
     perturbed(module_of(model), rng)
-    model.save(tmp_path / "model")
+    with pytest.warns(
+        UserWarning, match="^Code is not saved, and the class Halved of the kernel is"
+    ):
+        model.save(tmp_path / "model")
     assert_same(model, load(tmp_path / "model", kernel=Halved()), rng.normal(size=[4, 2]))
 
 

@@ -45,6 +45,19 @@ def test_number_of_inducing_points(monkeypatch):
         assert num_inducing(21, se, None) == 300
 
 
+def test_inducing_points_do_not_go_with_missing_targets(rng):
+    X, Y = rng.normal(size=[9, 1]), rng.normal(size=[9, 2])
+    Y[4, 1] = np.nan
+    message = (
+        "1 of 9 rows have a missing target, but 3 inducing points need every target. Pass"
+        " inducing=0 for the exact model, .*, or drop these rows, or fill the gaps."
+    )
+    options = {"learning": "hierarchical", "task_names": ["a", "b"]}
+    with pytest.raises(ValueError, match=message):
+        choose_model((X, Y), make_kernel("se", False, 1), inducing=3, **options)
+    assert choose_model((X, Y), make_kernel("se", False, 1), inducing=0, **options).num_tasks == 2
+
+
 def test_inducing_points_are_chosen_at_the_data_s_own_lengthscale(rng):
     data = rng.normal(size=[12, 2]), rng.normal(size=[12, 2])
     options = {"learning": "hierarchical", "task_names": ["a", "b"]}

@@ -17,6 +17,7 @@ from gpflow_cool.table.evaluation import (
     cross_validate,
     gain_over,
 )
+from gpflow_cool.training.run import History
 
 
 def make_data():
@@ -108,6 +109,21 @@ def test_a_failed_fit_is_tried_again():
     evaluation.fit_or_restart(Stubborn())
     again = {"verbose": 0, "restarts": 3, "seed": 0}
     assert Stubborn.calls == [{"verbose": 0, "seed": 0}, again]
+
+
+def test_an_interrupted_fit_has_no_score():
+    class Stub:
+        def __init__(self, *interrupted):
+            self.histories = [History({}, interrupted=each) for each in interrupted]
+
+        def fit(self, **options):
+            return self.histories if len(self.histories) > 1 else self.histories[0]
+
+    for stopped in (Stub(True), Stub(False, True)):
+        with pytest.raises(KeyboardInterrupt):
+            evaluation.fit_or_restart(stopped)
+    for trained in (Stub(False), Stub(False, False)):
+        evaluation.fit_or_restart(trained)
 
 
 @pytest.mark.parametrize(

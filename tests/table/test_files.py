@@ -58,9 +58,28 @@ def test_arff(tmp_path):
     table = read_table(write(tmp_path / "data.arff", text))
     assert_array_equal(table.numbers(["b"]), [[2.0], [4.0]])
     assert_array_equal(table.numbers(["a"], allow_missing=True), [[1.0], [np.nan]])
-    refused(tmp_path / "data.arff", "data.arff, row 2, column 'a': the cell is empty", "a")
+    line = r"data.arff, row 2 \(line 6\), column 'a': the cell is empty"
+    refused(tmp_path / "data.arff", line, "a")
     write(tmp_path / "bad.arff", text.replace("1,2", "1,2,3"))
     refused(tmp_path / "bad.arff", "bad.arff, line 5: 3 values, but 2 columns are declared")
+
+
+def test_a_nominal_column_of_arff_is_refused_only_where_it_is_asked_for(tmp_path):
+    text = "@relation r\n@attribute a real\n@attribute c {'dark, red', blue}\n@attribute b real\n"
+    text += "@data\n1,'dark, red',2\n3, blue ,?\n"
+    table = read_table(write(tmp_path / "data.arff", text))
+    assert table.names == ["a", "c", "b"]
+    assert_array_equal(table.numbers(["a"]), [[1.0], [3.0]])
+    assert_array_equal(table.numbers(["b"], allow_missing=True), [[2.0], [np.nan]])
+    assert list(table.columns["c"]) == ["dark, red", "blue"]
+    refused(tmp_path / "data.arff", "column 'c': 'dark, red' is no number", "c")
+
+
+def test_a_header_is_no_formula_in_a_spreadsheet(tmp_path):
+    write_table(tmp_path / "p.csv", {"=1+1": [1.0], "@x": [2.0], "a=b": [3.0]})
+    assert (tmp_path / "p.csv").read_text() == "'=1+1,'@x,a=b\n1.0,2.0,3.0\n"
+    write_table(tmp_path / "p.parquet", {"=1+1": [1.0]})
+    assert read_table(tmp_path / "p.parquet").names == ["=1+1"]
 
 
 def test_only_columns_that_are_asked_for_must_be_numbers(tmp_path):

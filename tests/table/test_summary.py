@@ -1,12 +1,26 @@
 """What is told of a fitted estimator, computed again by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
+import pytest
 from numpy.testing import assert_allclose
 from tables import NASTY, make_data
 
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.report import report_page
 from gpflow_cool.table.summary import (
+    CAVEAT,
+    caveat_lines,
     deviations,
+    duplicate_rows,
+    far_rows,
+    fit_lines,
+    fit_summary,
     kernel_parameters,
+    known_noise_correlation,
     leave_one_out_scores,
     lengthscales,
     listed,
@@ -50,6 +64,72 @@ def test_the_strongest_correlation_is_told():
         strongest_correlation([[1.0]], "x")
         == "There is one target, and so nothing to correlate with."
     )
+
+
+def test_what_is_not_known_is_not_the_strongest():
+    R = [[1.0, np.nan, 0.2], [np.nan, 1.0, 0.1], [0.2, 0.1, 1.0]]
+    assert strongest_correlation(R, "xyz") == "The strongest is 0.20, between x and z."
+    R = [[1.0, np.nan], [np.nan, 1.0]]
+    assert strongest_correlation(R, "xy") == "No row has two targets, and so none is known."
+
+
+def test_copies_of_rows_are_counted_and_told():
+    X, Y = make_data(2)
+    assert duplicate_rows(X, Y) == 0
+    twice = duplicate_rows(np.vstack([X, X[:3], X[:1]]), np.vstack([Y, Y[:3], Y[:1]]))
+    assert twice == 4
+    assert duplicate_rows(np.vstack([X, X]), np.vstack([Y, Y + 1.0])) == 0  # repeated inputs alone
+    told = caveat_lines({"caveat": "C.", "duplicate_rows": twice})
+    assert told[0] == "C." and told[1].startswith("4 rows are exact copies of another")
+    assert caveat_lines({"caveat": "C.", "duplicate_rows": 1})[1].startswith(
+        "1 row is an exact copy"
+    )
+    assert caveat_lines({"caveat": "C.", "duplicate_rows": 0}) == ["C."]
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """Two targets that no row has both of, and a third that all rows have."""
+    X, Y = make_data(3)
+    Y[::2, 0], Y[1::2, 1] = np.nan, np.nan
+    return CoolMTGPRegressor(random_state=0).fit(X, Y)
+
+
+def test_a_noise_correlation_that_no_row_tells_is_not_told(apart):
+    R = known_noise_correlation(apart)
+    assert np.isnan(R[0, 1]) and np.isnan(R[1, 0]) and np.isnan(R).sum() == 2
+    assert_allclose(R[2], apart.noise_correlation_[2])
+    found = fit_summary_of(apart)
+    assert found["noise_correlation"][0][1] is None
+    assert found["never_measured_together"] == [["task_0", "task_1"]]
+    line = "No row has both task_0 and task_1: the data cannot tell how their noises correlate."
+    assert line in fit_lines(found) and line in report_page(apart, "m")
+    json.dumps(found, allow_nan=False)
+
+
+def fit_summary_of(regressor):
+    """The summary of a fit to a table whose inputs have names."""
+    regressor.feature_names_in_ = np.array(["a", "b"], dtype=object)
+    try:
+        return fit_summary(regressor, Path("model"), 1.0)
+    finally:
+        del regressor.feature_names_in_
+
+
+def test_the_caveat_stands_beside_the_scores(small_regressor):
+    found = fit_summary(small_regressor, Path("model"), 1.0)
+    assert found["leave_one_out"]["caveat"] == CAVEAT and CAVEAT in fit_lines(found)
+    assert found["leave_one_out"]["duplicate_rows"] == 0
+    assert CAVEAT in report_page(small_regressor, "m")
+    assert not any("No row" in line for line in fit_lines(found))
+
+
+def test_far_rows_are_those_with_the_prior_s_variance(small_regressor):
+    table = pd.DataFrame([[0.0, 4.0], [1e3, 4.0], [-1e3, 4.0]], columns=["depth", "lamp"])
+    assert far_rows(small_regressor, table) == 2
+    assert far_rows(small_regressor, table[:1]) == 0
+    variance = small_regressor.predict(table, True, include_noise=False)[1].to_numpy() ** 2
+    assert_allclose(variance[1:], [np.diagonal(small_regressor.task_covariance_)] * 2, rtol=1e-6)
 
 
 def test_of_many_names_the_first_are_listed():

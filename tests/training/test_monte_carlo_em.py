@@ -181,6 +181,8 @@ def test_tensorboard(tmp_path):
         ({"rounds": 0}, "rounds=0 must be a whole number of at least 1"),
         ({"draws": 3}, "draws=3 must be even: draws come in pairs"),
         ({"tolerance": -1.0}, "tolerance=-1.0 must be a number of at least 0"),
+        ({"tolerance": None}, "tolerance=None must be a number of at least 0"),
+        ({"tolerance": "small"}, "tolerance='small' must be a number of at least 0"),
     ],
 )
 def test_options_are_checked(options, text):

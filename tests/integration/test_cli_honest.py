@@ -1,0 +1,174 @@
+"""The command line tells what it does not know, and what it kept when it was interrupted."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import mistake, run, write
+
+from gpflow_cool.cli.console import printable
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+
+def frame(*targets, num_rows=16):
+    """A table with one input and smooth targets."""
+    rng = np.random.default_rng(2)
+    x = np.linspace(0.0, 6.0, num_rows)
+    columns = {
+        name: np.sin(x + t) + 0.1 * rng.normal(size=num_rows) for t, name in enumerate(targets)
+    }
+    return pd.DataFrame({"x": x, **columns})
+
+
+def saved(folder, *targets):
+    table = frame(*targets)
+    CoolMTGPRegressor().fit(table[["x"]], table[list(targets)]).save(folder)
+    return folder
+
+
+# Columns that would be written twice -------------------------------------------------------------
+
+
+def test_no_column_of_predictions_is_written_twice(tmp_path):
+    new = write(tmp_path / "new.csv", "x\n1\n2\n")
+    out = ["--out", tmp_path / "p.csv"]
+    model = saved(tmp_path / "std", "a", "a_std")
+    assert "would be called 'a_std', since a target NAME gets" in mistake(
+        "predict", model, new, *out
+    )
+    model = saved(tmp_path / "cov", "a", "a_b", "b_c", "c")
+    line = mistake("predict", model, new, *out, "--cov")
+    assert "would be called 'cov_a_b_c'" in line and "leave out --cov, or rename" in line
+    assert not (tmp_path / "p.csv").exists()
+    assert run("predict", model, new, *out).exit_code == 0
+    names = ["a", "a_std", "a_b", "a_b_std", "b_c", "b_c_std", "c", "c_std"]
+    assert list(pd.read_csv(tmp_path / "p.csv")) == names
+
+
+def test_names_that_would_clash_are_refused_before_training(tmp_path):
+    frame("a", "a_std").to_csv(tmp_path / "data.csv", index=False)
+    arguments = [tmp_path / "data.csv", "--targets", "a,a_std", "--out"]
+    assert "would be called 'a_std'" in mistake("fit", *arguments, tmp_path / "model")
+    table = frame("a", "a_std")
+    table.loc[2, "a"] = np.nan
+    table.to_csv(tmp_path / "gaps.csv", index=False)
+    line = mistake("impute", tmp_path / "gaps.csv", *arguments[1:], tmp_path / "p.csv")
+    assert "has a column 'a_std', where a standard deviation would go" in line
+
+
+# Ctrl-C ------------------------------------------------------------------------------------------
+
+SLOW = """
+import os, signal, sys
+from gpflow_cool.callbacks import CallbackList
+step_end, count = CallbackList.step_end, 0
+
+def interrupt(self, number, logs):
+    global count
+    count += 1
+    if count == {step}:
+        os.kill(os.getpid(), signal.SIGINT)
+    return step_end(self, number, logs)
+
+CallbackList.step_end = interrupt
+from gpflow_cool.cli.commands import main
+main(sys.argv[1:], prog_name="gpflow-cool")
+"""
+"""The command line with a Ctrl-C after some step of training."""
+
+
+def interrupted(step, *arguments):
+    """Standard error of a command that ends with exit code 130 and tells no result."""
+    command = [sys.executable, "-c", SLOW.format(step=step), *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 130, result.stderr
+    assert result.stdout == ""
+    return result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["fit", "impute"])
+def test_an_interrupted_fit_writes_nothing(tmp_path, command):
+    table = frame("a", "b")
+    table.loc[3, "a"] = np.nan
+    table.to_csv(tmp_path / "data.csv", index=False)
+    arguments = [tmp_path / "data.csv", "--targets", "a,b", "--out", tmp_path / "out.csv"]
+    line = interrupted(2, command, *arguments)
+    assert line == "gpflow-cool: stopped by Ctrl-C: nothing was written."
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+@pytest.mark.parametrize("step", [2, 25])
+def test_an_interrupted_evaluation_tells_no_score(tmp_path, step):
+    frame("a", "b").to_csv(tmp_path / "data.csv", index=False)
+    line = interrupted(step, "evaluate", tmp_path / "data.csv", "--targets", "a,b", "--folds", 2)
+    assert line == "gpflow-cool: stopped by Ctrl-C: nothing was written, and no score is told."
+
+
+def test_an_interrupt_after_the_model_was_written_says_so(tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    frame("a").to_csv(tmp_path / "data.csv", index=False)
+    monkeypatch.setattr("gpflow_cool.table.summary.fit_summary", interrupt)
+    out = tmp_path / "model"
+    result = run("fit", tmp_path / "data.csv", "--targets", "a", "--out", out, "--quiet")
+    assert result.exit_code == 130
+    assert result.stderr == f"gpflow-cool: stopped by Ctrl-C: the model was written to {out}.\n"
+    assert (out / "model.json").exists()
+
+
+# What the data cannot tell -----------------------------------------------------------------------
+
+
+def test_rows_far_from_all_training_rows_are_counted(tmp_path):
+    model = saved(tmp_path / "model", "a", "b")
+    new = write(tmp_path / "new.csv", "x\n1\n2000\n-3000\n")
+    arguments = ["predict", model, new, "--out", tmp_path / "p.csv", "--force"]
+    result = run(*arguments)
+    assert result.stderr.startswith("2 of 3 rows are far from all training rows: ")
+    assert json.loads(run(*arguments, "--json").stdout)["far_rows"] == 2
+    assert run(*arguments, "--quiet").output == ""
+    near = write(tmp_path / "near.csv", "x\n1\n2\n")
+    assert run("predict", model, near, *arguments[3:]).stderr == ""
+
+
+def test_many_rows_with_an_empty_cell_are_told_at_once(tmp_path):
+    table = frame("a", num_rows=5001)
+    table.loc[7, "a"] = np.nan
+    table.to_csv(tmp_path / "data.csv", index=False)
+    arguments = ["fit", tmp_path / "data.csv", "--targets", "a", "--out", tmp_path / "model"]
+    line = mistake(*arguments)
+    assert "1 of 5001 rows have a missing target, but 300 inducing points need every tar" in line
+    assert "Say --large for the exact model, which would take about" in line
+    assert "or drop these rows, or fill the cells" in line
+    assert "Leave out --inducing" in mistake(*arguments, "--inducing", 50)
+
+
+# Files and terminals -----------------------------------------------------------------------------
+
+
+def test_a_nominal_column_of_arff_needs_no_tensorflow_to_be_left_out(tmp_path):
+    text = "@relation r\n@attribute x real\n@attribute c {red, blue}\n@attribute a real\n@data\n"
+    rows = [f"{x},red,{a}" for x, a in frame("a")[["x", "a"]].to_numpy()]
+    data = write(tmp_path / "data.arff", text + "\n".join(rows) + "\n")
+    arguments = ["fit", data, "--targets", "a", "--out", tmp_path / "model"]
+    assert "column 'c': 'red' is no number" in mistake(*arguments)
+    code = "import sys; from gpflow_cool.cli.commands import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, *map(str, arguments), "--inputs", "x", "--quiet"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_names_cannot_steer_the_terminal(tmp_path):
+    name = "a\x1b[2J"
+    frame(name).to_csv(tmp_path / "data.csv", index=False)
+    arguments = ["fit", tmp_path / "data.csv", "--targets", name, "--out", tmp_path / "model"]
+    result = run(*arguments)
+    assert "\x1b" not in result.output and "targets: a\\x1b[2J\n" in result.stdout
+    line = mistake(*arguments[:3], "b\x9b", *arguments[4:])
+    assert "'b\\x9b'" in line and "a\\x1b[2J" in line and printable("a\tb") == "a\\tb"
