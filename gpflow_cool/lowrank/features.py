@@ -156,7 +156,8 @@ def choose_inducing_points(
     :return: [M, D].
     """
     checks.option(method, "method", METHODS)
-    num_points = num_points or DEFAULT_POINTS
+    checks.kernel(kernel)
+    num_points = DEFAULT_POINTS if num_points is None else num_points
     num_points = min(checks.positive_integer(num_points, "num_points"), len(X))
     rng = np.random.default_rng(checks.seed(seed))
     if len(X) > MAX_CANDIDATES:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
-from gpflow.config import default_float
 from gpflow.mean_functions import MeanFunction
 
 from .features import Features
@@ -135,7 +134,7 @@ class RowSums:
         if compiled:
             matrix, number = tf.TensorSpec([None, None], tf.float64), tf.TensorSpec([], tf.float64)
             rows_spec = [
-                tf.TensorSpec([None, columns], default_float())
+                tf.TensorSpec([None, columns], rows.dtype)
                 for columns in (rows.num_inputs, rows.num_tasks)
             ]
             weights = RowWeights(matrix, matrix, matrix, number)

@@ -7,6 +7,7 @@ every round, so that the rounds converge to a point and not only in distribution
 """
 
 from collections.abc import Callable
+from numbers import Real
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +40,7 @@ class Completer:
     :param draws: How many completions, in pairs on both sides of the mean.
     """
 
-    def __init__(self, model: TrainableModel, draws: int, seed: int | None) -> None:
+    def __init__(self, model: TrainableModel, draws: int, seed: int) -> None:
         assert model.observed is not None and model.completions is not None
         self.model, self.completions = model, model.completions
         self.num_observed = int(np.count_nonzero(model.observed))
@@ -80,7 +81,8 @@ def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
     checks.positive_integer(rounds, "rounds")
     if checks.positive_integer(draws, "draws") % 2:
         raise ValueError(f"draws={draws} must be even: draws come in pairs around the mean.")
-    if isinstance(tolerance, bool) or not np.isfinite(tolerance) or tolerance < 0:
+    number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
+    if not number or not np.isfinite(tolerance) or tolerance < 0:
         raise ValueError(f"tolerance={tolerance!r} must be a number of at least 0.")
 
 

@@ -260,7 +260,7 @@ def minimise_gpflow(
     """GPflow's own optimiser object; recording a step costs one more evaluation."""
     num_steps = len(run.history.epoch)
     result = optimizer.minimize(
-        run.model.training_loss,
+        run.model._training_loss,  # training_loss warns where targets are missing
         run.variables,
         step_callback=lambda *_: run.record_step(evaluate()),
         options={"maxiter": steps},
