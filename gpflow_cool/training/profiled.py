@@ -24,6 +24,7 @@ from ..chain.likelihood import KernelGradient, leave_eigenbasis
 from ..chain.spectrum import Spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems, task_terms
+from ..graphs import compiled
 from ..linalg import lapack_eigh
 from .model import Evaluation, Loss, TrainableChain
 from .vector import lower_bound
@@ -77,7 +78,7 @@ class ProfiledChain(Loss):
     def _compute(self) -> Callable[[], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]:
         """The computation, compiled if the kernel can be compiled."""
         try:
-            return tf.function(self._computation, autograph=False).get_concrete_function()
+            return compiled(self._computation)
         except (tf.errors.OperatorNotAllowedInGraphError, NotImplementedError):
             return self._computation
 
