@@ -100,13 +100,20 @@ class CallbackList:
         self, callbacks: Sequence[Any], view: KerasView, params: Mapping[str, Any]
     ) -> None:
         self.callbacks = check_callbacks(callbacks)
+        self.error: Exception | None = None
+        """What a callback has raised: an error of its own, and no failure of training."""
+
         for callback in self.callbacks:
             callback.set_model(view)
             callback.set_params(dict(params))
 
     def _call(self, hook: str, *args: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, hook)(*args)
+        try:
+            for callback in self.callbacks:
+                getattr(callback, hook)(*args)
+        except Exception as error:
+            self.error = error
+            raise
 
     def train_begin(self) -> None:
         self._call("on_train_begin", {})
@@ -214,13 +221,20 @@ class Checkpoint(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if logs["loss"] < self.best:
             self.best = logs["loss"]
-            values = {name: p.numpy() for name, p in parameter_dict(self.model._model).items()}
+            values = {name: p.numpy() for name, p in checkpointed(self.model._model).items()}
             write_whole(self.path, npz_bytes(values))
+
+
+def checkpointed(model: GPModel) -> dict[str, Any]:
+    """Parameters by their paths, and what C and Sigma depend on where targets are missing."""
+    completions = getattr(model, "completions", None)
+    parameters = dict(parameter_dict(model))
+    return parameters if completions is None else parameters | {".completions": completions}
 
 
 def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
     """Set the parameters of a model to those of a :class:`Checkpoint`."""
-    parameters = parameter_dict(model)
+    parameters = checkpointed(model)
     with np.load(path, allow_pickle=False) as values:
         if set(values) != set(parameters):
             raise ValueError(
@@ -228,7 +242,7 @@ def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
                 " model with the same kernel, mean function and tasks."
             )
         for name, parameter in parameters.items():
-            if values[name].shape != tuple(parameter.shape):
+            if not parameter.shape.is_compatible_with(values[name].shape):
                 raise ValueError(
                     f"{path} holds {name} of shape {values[name].shape}, but the model's has shape"
                     f" {tuple(parameter.shape)}: build the model with as many tasks and inputs."

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, Parameter, RegressionData
 from gpflow.config import default_float
+from gpflow.kernels import Kernel
 
 INPUTS_ARE_COLUMNS = "the inputs are the columns of X"
 TASKS_ARE_COLUMNS = "the tasks are the columns of Y"
@@ -73,6 +74,26 @@ def rank(value: Any, name: str, num_tasks: int, alternative: str) -> int:
             f" 0 to {num_tasks}, {alternative}."
         )
     return int(value)
+
+
+def kernel(value: Any) -> Kernel:
+    """Return `value` if it is a GPflow kernel."""
+    if not isinstance(value, Kernel):
+        raise ValueError(
+            f"kernel is {value!r}, but a gpflow.kernels.Kernel object is needed,"
+            " for example gpflow.kernels.SquaredExponential()."
+        )
+    return value
+
+
+def strategy(value: Any) -> tf.distribute.Strategy | None:
+    """Return `value` if it is None or a strategy of TensorFlow."""
+    if value is not None and not isinstance(value, tf.distribute.Strategy):
+        raise ValueError(
+            f"strategy={value!r} must be a tf.distribute.Strategy object, for example"
+            " tf.distribute.MirroredStrategy(), or None."
+        )
+    return value
 
 
 def writable_folder(value: Any, name: str) -> Path:
@@ -320,24 +341,24 @@ def task_names(names: Sequence[str] | None, data: Any, num_tasks: int) -> tuple[
 # Test data ----------------------------------------------------------------------------------------
 
 
-def tensor(value: Any, name: str) -> tf.Tensor:
-    """Cast anything array-like to a tensor of GPflow's default float; gradients pass."""
+def tensor(value: Any, name: str, dtype: tf.DType) -> tf.Tensor:
+    """Cast anything array-like to a tensor; gradients pass."""
     if isinstance(value, tf.Tensor | tf.Variable | Parameter):
         if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
             raise ValueError(
                 f"{name} is a tensor of {value.dtype.name}, but real numbers are needed."
             )
-        return tf.cast(value, default_float())
-    return tf.constant(numbers(value, name), dtype=default_float())
+        return tf.cast(value, dtype)
+    return tf.constant(numbers(value, name), dtype)
 
 
-def columns(value: Any, name: str, num_columns: int, reason: str) -> tf.Tensor:
+def columns(value: Any, name: str, num_columns: int, dtype: tf.DType, reason: str) -> tf.Tensor:
     """
     Cast to a tensor [batch..., M, C] and check C, the number of columns.
 
     :param reason: Why there must be so many, for the error.
     """
-    tested = tensor(value, name)
+    tested = tensor(value, name, dtype)
     rank = tested.shape.rank
     if rank is not None and (rank < 2 or tested.shape[-1] not in (None, num_columns)):
         raise ValueError(
@@ -346,25 +367,25 @@ def columns(value: Any, name: str, num_columns: int, reason: str) -> tf.Tensor:
     return tested
 
 
-def inputs(Xnew: Any, num_columns: int) -> tf.Tensor:
+def inputs(Xnew: Any, num_columns: int, dtype: tf.DType) -> tf.Tensor:
     """Cast test inputs [batch..., M, D] and check D, the number of columns."""
     reason = f"the model was trained on {num_columns} input columns"
-    Xnew = columns(Xnew, "Xnew", num_columns, reason)
+    Xnew = columns(Xnew, "Xnew", num_columns, dtype, reason)
     if hasattr(Xnew, "numpy"):
         check_finite(Xnew.numpy(), "Xnew", "drop the row or fill the gap")
     return Xnew
 
 
-def targets(Ynew: Any, num_tasks: int) -> tf.Tensor:
+def targets(Ynew: Any, num_tasks: int, dtype: tf.DType) -> tf.Tensor:
     """Cast test targets [batch..., M, T] and check T, the number of columns."""
-    return columns(Ynew, "Ynew", num_tasks, f"the model has {num_tasks} tasks")
+    return columns(Ynew, "Ynew", num_tasks, dtype, f"the model has {num_tasks} tasks")
 
 
 def inputs_and_targets(
-    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int, dtype: tf.DType
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Cast test inputs and targets, and check that they have the same rows."""
-    Xnew, Ynew = inputs(Xnew, num_columns), targets(Ynew, num_tasks)
+    Xnew, Ynew = inputs(Xnew, num_columns, dtype), targets(Ynew, num_tasks, dtype)
     if not Xnew.shape[:-1].is_compatible_with(Ynew.shape[:-1]):
         raise ValueError(
             f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: row m of"
@@ -373,20 +394,22 @@ def inputs_and_targets(
     return Xnew, Ynew
 
 
-def scored_data(data: Any, num_columns: int, num_tasks: int) -> tuple[tf.Tensor, tf.Tensor]:
+def scored_data(
+    data: Any, num_columns: int, num_tasks: int, dtype: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The pair (Xnew, Ynew) whose density is asked for: every target must be known."""
     Xnew, Ynew = pair(data, "data must be the pair (Xnew, Ynew), shapes [M, D] and [M, T]")
-    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks, dtype)
     if hasattr(Ynew, "numpy"):
         check_finite(Ynew.numpy(), "Ynew", "drop the row or fill the gap")
     return Xnew, Ynew
 
 
 def known_data(
-    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int, dtype: tf.DType
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Test inputs, and targets with NaN where a task is asked for; infinity is refused."""
-    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks)
+    Xnew, Ynew = inputs_and_targets(Xnew, Ynew, num_columns, num_tasks, dtype)
     if hasattr(Ynew, "numpy") and np.isinf(Ynew.numpy()).any():
         where = np.argwhere(np.isinf(Ynew.numpy()))[0]
         raise ValueError(

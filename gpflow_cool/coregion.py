@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, MeanAndVariance
 from gpflow.kernels import Combination, Coregion, Kernel, Product
+from gpflow.likelihoods import Gaussian
 from gpflow.mean_functions import MeanFunction, Zero
 
 from . import checks
@@ -131,12 +132,13 @@ def from_coregion(model: Any) -> SharedInputs:
     `Coregion`.
 
     :param model: A `gpflow.models.GPR` or `VGP`. A second column of Y (the likelihood's number, for
-        `SwitchedLikelihood`) is ignored.
+        `SwitchedLikelihood`) is ignored, and a likelihood that is not Gaussian raises a warning.
     """
     if not isinstance(getattr(model, "kernel", None), Kernel) or not hasattr(model, "data"):
         raise ValueError(f"{model!r} is no GPflow model with a kernel and data, such as GPR.")
     X_aug, Y = (np.asarray(part) for part in model.data)
     parts = split_kernel(model.kernel, X_aug.shape[1])
+    warn_of_likelihood(getattr(model, "likelihood", None))
     X, Y = pivot(X_aug, Y, parts.num_tasks, parts.task_column)
     mean_function = None
     if not isinstance(model.mean_function, Zero):
@@ -144,6 +146,18 @@ def from_coregion(model: Any) -> SharedInputs:
             copy.deepcopy(model.mean_function), parts.num_tasks, parts.task_column
         )
     return SharedInputs(X, Y, parts.base, mean_function, parts.task_column)
+
+
+def warn_of_likelihood(likelihood: Any) -> None:
+    """Warn if a likelihood is not Gaussian, naming it."""
+    parts = getattr(likelihood, "likelihoods", [likelihood])  # those of SwitchedLikelihood
+    others = [type(part).__name__ for part in parts if not isinstance(part, Gaussian)]
+    if likelihood is not None and others:
+        warnings.warn(
+            f"The model's likelihood, {', '.join(dict.fromkeys(others))}, becomes Gaussian: our"
+            " models know no other noise. Where noise has heavy tails, outliers now count in full.",
+            stacklevel=4,
+        )
 
 
 def predict_coregion(
@@ -155,7 +169,7 @@ def predict_coregion(
     :param noise: Whether observations are asked for, or functions.
     """
     num_columns = int(model.data[0].shape[1]) + 1
-    X_aug = checks.tensor(X_aug, "X_aug")
+    X_aug = checks.tensor(X_aug, "X_aug", model.data[0].dtype)
     if X_aug.shape.rank != 2 or X_aug.shape[1] not in (None, num_columns):
         raise ValueError(
             f"X_aug has shape {tuple(X_aug.shape)}, but {num_columns - 1} inputs and the number of"

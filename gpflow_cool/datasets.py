@@ -15,7 +15,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 from scipy.stats import truncnorm
 
-from . import arff
+from .table import arff
 
 TWO_TASK_NOISE = ((0.1, 0.05), (0.05, 0.1))
 """Noise covariance of the two-task data."""

@@ -5,6 +5,12 @@ Jitter is added in one place, :func:`cholesky_with_jitter`; the only other guard
 eigenvalues of a covariance matrix are clipped at zero in :func:`eigh`.
 """
 
+import functools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
@@ -36,6 +42,47 @@ def has_gpu() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
+def prefers_device(size: int | None, dtype: tf.DType) -> bool:
+    """
+    Whether TensorFlow's eigendecomposition on a GPU is faster than LAPACK's, copies included.
+
+    One timed trial decides for each size and dtype. A GPU is preferred where the size may change.
+    """
+    return has_gpu() and (size is None or device_is_faster(size, dtype))
+
+
+@functools.cache
+def device_is_faster(size: int, dtype: tf.DType) -> bool:
+    """Time both eigendecompositions of one random covariance matrix; the device's once before."""
+    F = np.random.default_rng(0).normal(size=[size, size])
+    with tf.init_scope():  # also where a graph is being traced
+        K = tf.constant(F @ F.T / size, dtype)
+        try:
+            on_device = min(seconds(lambda: tf.linalg.eigh(K)[0].numpy()) for _ in range(2))
+        except tf.errors.OpError:
+            return False
+        return on_device < seconds(lambda: [tf.constant(A) for A in lapack_eigh(K.numpy())])
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def device_eigh(K: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """TensorFlow's eigendecomposition; outside of graphs LAPACK's, where the former fails."""
+    if not tf.executing_eagerly():
+        return tf.linalg.eigh(K)
+    with suppress(tf.errors.OpError):
+        lam, U = tf.linalg.eigh(K)
+        if np.isfinite(lam).all():
+            return lam, U
+    lam, U = lapack_eigh(K.numpy())
+    return tf.constant(lam), tf.constant(U)
+
+
 @check_shapes("K: [N, N]", "return[0]: [N]", "return[1]: [N, N]")
 def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
     r"""
@@ -43,8 +90,9 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
 
     .. math:: K = U \, \mathrm{diag}(\lambda) \, U^\top
 
-    On a CPU this is LAPACK, two to four times faster than TensorFlow's own. A graph reaches LAPACK
-    through a callback into Python, which cannot be exported, so that it must be asked for.
+    On a CPU this is LAPACK, two to four times faster than TensorFlow's own; where there is a GPU,
+    see :func:`prefers_device`. A graph reaches LAPACK through a callback into Python, which cannot
+    be exported, so that it must be asked for.
 
     The derivative of an eigendecomposition divides by differences of eigenvalues, which covariance
     matrices do not keep apart. It is NaN here, so that a mistake is noticed: the objectives have
@@ -52,7 +100,9 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
 
     :param python_callback: Whether a graph may call Python.
     """
-    use_lapack = (python_callback or tf.executing_eagerly()) and not has_gpu()
+    K = tf.convert_to_tensor(K)
+    may_call_python = python_callback or tf.executing_eagerly()
+    use_lapack = may_call_python and not prefers_device(K.shape[0], K.dtype)
 
     @tf.custom_gradient
     def decompose(K: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
@@ -60,14 +110,14 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
             lam, U = tf.numpy_function(lapack_eigh, [K], [K.dtype, K.dtype])
             lam, U = tf.ensure_shape(lam, K.shape[:1]), tf.ensure_shape(U, K.shape)
         else:
-            lam, U = tf.linalg.eigh(K)
+            lam, U = device_eigh(K)
 
         def no_gradient(_lam: tf.Tensor, _U: tf.Tensor) -> tf.Tensor:
             return tf.fill(tf.shape(K), tf.constant(np.nan, K.dtype))
 
         return (tf.maximum(lam, tf.zeros([], K.dtype)), U), no_gradient
 
-    return decompose(tf.convert_to_tensor(K))
+    return decompose(K)
 
 
 @check_shapes("S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., M, M]")

@@ -83,7 +83,7 @@ def test_models_of_data_that_is_cast(X, name):
 def test_test_data_is_cast(cast):
     given = cast(INTEGERS.astype(float))
     for read in [checks.inputs, checks.targets]:
-        tensor = read(given, T)
+        tensor = read(given, T, tf.float64)
         assert tensor.dtype == tf.float64
         assert_array_equal(tensor, np.array(given).astype(float))
 
@@ -508,9 +508,8 @@ def test_checks_let_gradients_through(X):
     Xnew = tf.Variable(X)
     parameter = gpflow.Parameter(X)
     with tf.GradientTape() as tape:
-        total = tf.reduce_sum(checks.inputs(Xnew, D) ** 2) + tf.reduce_sum(
-            checks.inputs(parameter, D)
-        )
+        squares = checks.inputs(Xnew, D, tf.float64) ** 2
+        total = tf.reduce_sum(squares + checks.inputs(parameter, D, tf.float64))
     by_Xnew, by_parameter = tape.gradient(total, [Xnew, parameter.unconstrained_variable])
     assert_allclose(by_Xnew, 2.0 * X, rtol=1e-12)
     assert_allclose(by_parameter, np.ones_like(X), rtol=1e-12)

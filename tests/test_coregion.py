@@ -402,3 +402,39 @@ def test_export_in_float32(rng):
         model = KroneckerMTGP((p.X, p.Y), SquaredExponential(), noise_rank="diagonal")
         gpr = model.to_coregion_gpr()
         assert_close(gpr.log_marginal_likelihood(), model.log_marginal_likelihood(), rtol=1e-3)
+
+
+def vgp(rng, likelihood):
+    """A GPflow model of two tasks with a likelihood for each."""
+    X_aug, Y = augmented(rng.uniform(size=(5, 1)), rng.normal(size=(5, 2)))
+    Y = np.hstack([Y, X_aug[:, 1:]])  # the number of the likelihood
+    kernel = SquaredExponential(active_dims=[0]) * Coregion(2, 1, active_dims=[1])
+    return gpflow.models.VGP((X_aug, Y), kernel, likelihood, num_latent_gps=1)
+
+
+def test_a_likelihood_that_becomes_gaussian_is_named(rng):
+    Gaussian, StudentT = gpflow.likelihoods.Gaussian, gpflow.likelihoods.StudentT
+    Switched = gpflow.likelihoods.SwitchedLikelihood
+    for likelihood in (StudentT(), Switched([Gaussian(), StudentT()])):
+        with pytest.warns(UserWarning, match="likelihood, StudentT, becomes Gaussian") as caught:
+            CoolMTGP.from_coregion(vgp(rng, likelihood))
+        assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CoolMTGP.from_coregion(vgp(rng, Switched([Gaussian(), Gaussian(0.5)])))
+
+
+@pytest.mark.slow
+def test_a_plain_loop_where_targets_are_missing_is_warned_and_fit_reaches_more(rng):
+    """Tasks at different inputs: the loop sees the first guess of the missing targets only."""
+    x = np.sort(rng.uniform(0.0, 4.0, size=60))
+    tasks = np.arange(60) % 2
+    X_aug = np.stack([x, tasks], axis=1)
+    y = np.sin(3.0 * x) * np.where(tasks, -0.8, 1.0) + 0.05 * rng.normal(size=60)
+    gpr = coregion_gpr(X_aug, y[:, None], SquaredExponential(active_dims=[0]), 2, 1)
+    with pytest.warns(UserWarning, match="No row has targets of both task_0 and task_1"):
+        loop, fitted = (CoolMTGP.from_coregion(gpr) for _ in range(2))
+    with pytest.warns(UserWarning, match="Targets are missing, and training_loss sees"):
+        gpflow.optimizers.Scipy().minimize(loop.training_loss, loop.trainable_variables)
+    fitted.fit(verbose=0)
+    assert fitted.log_marginal_likelihood() > loop.log_marginal_likelihood() + 5.0

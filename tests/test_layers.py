@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  linalg  arff  datasets  metrics  plotting
+checks  graphs  linalg  metrics  plotting
 chain/      variation  spectrum  likelihood  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
@@ -21,8 +21,8 @@ saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      costs  columns  files  choices  estimator  evaluation  summary  report
-loading
+table/      arff  costs  columns  files  choices  estimator  evaluation  summary  report
+datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
 cli/        console  tables  demo  commands

@@ -159,6 +159,23 @@ def half_median_distance(X: AnyNDArray, seed: int = 0) -> float:
     return 0.5 * float(np.median(distances)) if len(distances) else 1.0
 
 
+def warn_of_scales(scales: AnyNDArray, *, stacklevel: int = 3) -> None:
+    """
+    Warn if the scales of the targets are far apart.
+
+    :param scales: [T], the tasks' variances.
+    :param stacklevel: Which caller the warning points to, as for `warnings.warn`.
+    """
+    ratio = float(np.sqrt(scales.max() / scales.min()))
+    if ratio > MAX_SCALE_RATIO:
+        warnings.warn(
+            f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The model"
+            " assumes comparable scales, in the prior of the weights between tasks and in starting"
+            " values and bounds of the covariances: standardise Y.",
+            stacklevel=stacklevel,
+        )
+
+
 def chain_parameters(
     b: TensorData | None,
     sigma2: TensorData | None,
@@ -173,13 +190,7 @@ def chain_parameters(
     :param kernel_variance: Mean of k(x, x).
     :param scales: [T], the tasks' variances.
     """
-    ratio = float(np.sqrt(scales.max() / scales.min()))
-    if ratio > MAX_SCALE_RATIO:
-        warnings.warn(
-            f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The"
-            " prior of the weights between tasks assumes comparable scales: standardise Y.",
-            stacklevel=3,
-        )
+    warn_of_scales(scales, stacklevel=4)
     start_b, start_sigma2 = chain_start(kernel_variance, scales)
     b = checks.positive_vector(start_b if b is None else b, "b", len(scales))
     sigma2 = start_sigma2 if sigma2 is None else sigma2

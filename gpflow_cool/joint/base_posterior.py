@@ -115,7 +115,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         return self.kernel(self.X_data, Xnew)
 
     def _inputs(self, Xnew: Any) -> tf.Tensor:
-        return checks.inputs(Xnew, self.num_inputs)
+        return checks.inputs(Xnew, self.num_inputs, self.X_data.dtype)
 
     @inherit_check_shapes
     def _conditional_fused(

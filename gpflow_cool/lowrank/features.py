@@ -18,6 +18,7 @@ from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from .. import checks
+from ..graphs import compiled
 from ..linalg import cholesky_with_jitter
 from . import DEFAULT_POINTS
 
@@ -156,6 +157,7 @@ def choose_inducing_points(
     :return: [M, D].
     """
     checks.option(method, "method", METHODS)
+    checks.kernel(kernel)
     num_points = DEFAULT_POINTS if num_points is None else num_points
     num_points = min(checks.positive_integer(num_points, "num_points"), len(X))
     rng = np.random.default_rng(checks.seed(seed))
@@ -175,7 +177,7 @@ def greedy_rows(kernel: Kernel, X: AnyNDArray, num_points: int) -> AnyNDArray:
     .. math:: v \leftarrow v - c^2, \qquad c = (k(x_j, X) - C_{:,j}^\top C) / \sqrt{v_j}
     """
     points = tf.constant(X)
-    covariance = tf.function(lambda x: kernel(x, points)[0], autograph=False)
+    covariance = compiled(lambda x: kernel(x, points)[0], points[:1])
     v = kernel(points, full_cov=False).numpy().astype(np.float64)
     negligible = 1e-10 * float(v.max())
     C = np.zeros((num_points, len(X)))

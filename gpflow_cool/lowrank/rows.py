@@ -17,7 +17,7 @@ from gpflow.config import default_float
 
 from .. import checks
 from ..chain.starting import positive_or_one, scales_of_moments
-from ..chain.variation import is_constant
+from ..chain.variation import check_ranges, is_constant
 
 CHUNK_ROWS = 8192
 """Rows per chunk where their number is not given."""
@@ -26,7 +26,7 @@ SAMPLE_ROWS = 1000
 """Rows that are drawn at random for a summary."""
 
 Chunk = tuple[tf.Tensor, tf.Tensor]
-"""X [n, D] and Y [n, T] of some rows, in GPflow's default float."""
+"""X [n, D] and Y [n, T] of some rows, in the float type of the model's data."""
 
 
 class Rows(ABC):
@@ -34,6 +34,8 @@ class Rows(ABC):
 
     num_inputs: int
     num_tasks: int
+    dtype: tf.DType
+    """Of the chunks."""
 
     @abstractmethod
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
@@ -60,23 +62,27 @@ class ArrayRows(Rows):
                 " of X."
             )
         self.X, self.Y, self.chunk_rows = X, Y, chunk_rows
+        self.dtype = tf.as_dtype(default_float())
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
 
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
         step = self.chunk_rows
         for n in range(shard * step, len(self.X), num_shards * step):
             part = slice(n, n + step)
-            yield as_tensor(self.X[part]), as_tensor(self.Y[part])
+            yield self._tensor(self.X[part]), self._tensor(self.Y[part])
 
     def arrays(self) -> Chunk:
-        return as_tensor(self.X), as_tensor(self.Y)
+        return self._tensor(self.X), self._tensor(self.Y)
+
+    def _tensor(self, array: AnyNDArray) -> tf.Tensor:
+        return tf.constant(np.asarray(array), self.dtype)
 
 
 class TensorRows(Rows):
     """Tensors, or variables that may change, in one chunk."""
 
     def __init__(self, X: tf.Tensor | tf.Variable, Y: tf.Tensor | tf.Variable) -> None:
-        self.X, self.Y = X, Y
+        self.X, self.Y, self.dtype = X, Y, X.dtype
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
 
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
@@ -109,11 +115,13 @@ class DatasetRows(Rows):
                 " but [D] and [T], or [n, D] and [n, T], with D and T known, are needed."
             )
         self.num_inputs, self.num_tasks = int(columns[0]), int(columns[1])
-        self.chunk_rows = chunk_rows
+        self.chunk_rows, self.dtype = chunk_rows, tf.as_dtype(default_float())
         self.dataset = dataset.batch(chunk_rows) if ranks == [1, 1] else dataset
 
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
-        return iter(self.dataset.shard(num_shards, shard).map(cast_pair).prefetch(2))
+        dtype = self.dtype
+        cast = lambda X, Y: (tf.cast(X, dtype), tf.cast(Y, dtype))  # noqa: E731
+        return iter(self.dataset.shard(num_shards, shard).map(cast).prefetch(2))
 
     def arrays(self) -> Chunk:
         """Raise: a stream may not fit into memory."""
@@ -121,16 +129,6 @@ class DatasetRows(Rows):
             "The data is a tf.data.Dataset, which is not kept: save the parameters instead"
             " (gpflow.utilities.parameter_dict), and build the model again on the same data."
         )
-
-
-def cast_pair(X: tf.Tensor, Y: tf.Tensor) -> Chunk:
-    """A chunk in GPflow's default float."""
-    return tf.cast(X, default_float()), tf.cast(Y, default_float())
-
-
-def as_tensor(array: AnyNDArray) -> tf.Tensor:
-    """An array in GPflow's default float."""
-    return tf.constant(np.asarray(array), dtype=default_float())
 
 
 def check_array(array: AnyNDArray, name: str, columns: str) -> None:
@@ -197,12 +195,14 @@ def summarise(
     for X, Y in rows.chunks():
         check_chunk(X.numpy(), "X", count)
         check_chunk(Y.numpy(), "Y", count)
-        moments.add(centred(X, Y).numpy())
+        with np.errstate(over="ignore", invalid="ignore"):  # told below
+            moments.add(centred(X, Y).numpy())
         trace += float(tf.reduce_sum(diagonal(X)))
         sample.add(X.numpy(), Y.numpy())
         count += len(X)
     if not count:
         raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
+    check_ranges(moments.low, moments.high, moments.dtype)
     return Summary(count, moments.scales(), positive_or_one(trace / count), *sample.parts)
 
 

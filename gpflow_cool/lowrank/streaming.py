@@ -7,16 +7,16 @@ and its derivatives with respect to these are small. The second pass sums the gr
 same chunks, which is that of the objective. Memory holds one chunk and a few R x R matrices.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
-from gpflow.config import default_float
 from gpflow.mean_functions import MeanFunction
 
+from ..graphs import compiled
 from .features import Features
 from .rows import Rows, sum_over_rows
 from .statistics import Statistics, row_statistics
@@ -107,7 +107,7 @@ class RowSums:
     Sums over all rows.
 
     :param variables: The variables of the gradient.
-    :param compiled: Whether to compile the functions of a chunk, for sums that are needed often.
+    :param compile: Whether to compile the functions of a chunk, for sums that are needed often.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RowSums:
         strategy: tf.distribute.Strategy | None = None,
         variables: Sequence[tf.Variable] = (),
         *,
-        compiled: bool = False,
+        compile: bool = False,
     ) -> None:
         self.rows, self.strategy, self.variables = rows, strategy, list(variables)
 
@@ -132,15 +132,15 @@ class RowSums:
             return tape.gradient(value, self.variables, unconnected_gradients="zero")
 
         self._statistics, self._gradient = statistics, gradient
-        if compiled:
+        if compile:
             matrix, number = tf.TensorSpec([None, None], tf.float64), tf.TensorSpec([], tf.float64)
             rows_spec = [
-                tf.TensorSpec([None, columns], default_float())
+                tf.TensorSpec([None, columns], rows.dtype)
                 for columns in (rows.num_inputs, rows.num_tasks)
             ]
             weights = RowWeights(matrix, matrix, matrix, number)
-            self._statistics = graph(statistics, [matrix, *rows_spec])
-            self._gradient = graph(gradient, [weights, *rows_spec])
+            self._statistics = compiled(statistics, matrix, *rows_spec)
+            self._gradient = compiled(gradient, weights, *rows_spec)
 
     def statistics(self, L: TensorType) -> Statistics:
         """Statistics of all rows: one pass."""
@@ -154,8 +154,3 @@ class RowSums:
         zero = [tf.zeros_like(variable) for variable in self.variables]
         function = partial(self._gradient, weights)
         return sum_over_rows(self.rows, function, zero, self.strategy)
-
-
-def graph(function: Callable[..., Any], signature: list[Any]) -> Callable[..., Any]:
-    """A function compiled for any number of rows."""
-    return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()

@@ -9,7 +9,6 @@ from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
-from gpflow.utilities import to_default_float
 from typing_extensions import Self
 
 from .. import checks
@@ -81,7 +80,8 @@ class MultitaskModel(Saveable, TrainableModel):
         the cost is cubic in the number of the others.
         """
         _, spectrum = self.spectral()
-        return to_default_float(spectrum_log_evidence(spectrum, self.joint_basis(spectrum)))
+        evidence = spectrum_log_evidence(spectrum, self.joint_basis(spectrum))
+        return tf.cast(evidence, self.dtype)
 
     def leave_one_out(self) -> LeaveOneOut:
         """
@@ -123,12 +123,17 @@ class MultitaskModel(Saveable, TrainableModel):
         return self.posterior(PrecomputeCacheType.NOCACHE)
 
     @property
+    def dtype(self) -> tf.DType:
+        """The type of the data, in which inputs and results are, whatever GPflow's default is."""
+        return self.data[0].dtype
+
+    @property
     def _num_inputs(self) -> int:
         """D."""
         return int(self.data[0].shape[1])
 
     def _inputs(self, Xnew: Any) -> tf.Tensor:
-        return checks.inputs(Xnew, self._num_inputs)
+        return checks.inputs(Xnew, self._num_inputs, self.dtype)
 
     def predict_f(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
@@ -168,7 +173,7 @@ class MultitaskModel(Saveable, TrainableModel):
             a row, with `full_output_cov`; [T], joint over the rows of a task, with `full_cov`; [],
             joint over everything, with both.
         """
-        Xnew, Ynew = checks.scored_data(data, self._num_inputs, self.num_tasks)
+        Xnew, Ynew = checks.scored_data(data, self._num_inputs, self.num_tasks, self.dtype)
         return self._uncached().predict_log_density(Xnew, Ynew, full_cov, full_output_cov)
 
     def predict_f_samples(
@@ -237,7 +242,7 @@ class MultitaskModel(Saveable, TrainableModel):
     def _given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool, *, noise: bool
     ) -> MeanAndVariance:
-        Xnew, Ynew = checks.known_data(Xnew, Ynew, self._num_inputs, self.num_tasks)
+        Xnew, Ynew = checks.known_data(Xnew, Ynew, self._num_inputs, self.num_tasks, self.dtype)
         mean, cov = self._uncached().predict_given(Xnew, Ynew, noise=noise)
         return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
 

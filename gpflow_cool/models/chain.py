@@ -3,7 +3,6 @@
 from typing import Any
 
 import tensorflow as tf
-from gpflow.utilities import to_default_float
 
 from .. import checks
 from ..chain.recovery import MultitaskParameters, recover
@@ -44,7 +43,7 @@ class ChainModel(MultitaskModel, TrainableChain):
         checks.positive_integer(num_samples, "num_samples")
         _, spectrum = self.spectral()
         parameters = self._recover(spectrum, correlation, num_samples, checks.seed(seed))
-        return MultitaskParameters(*map(to_default_float, parameters))
+        return MultitaskParameters(*(tf.cast(part, self.dtype) for part in parameters))
 
     def task_covariance(self) -> tf.Tensor:
         """C, [T, T], recovered at the present parameters."""

@@ -31,7 +31,7 @@ from ..saving.models import (
 from ..saving.modules import Reader, Writer
 from ..training.run import History
 from .cool import CoolMTGP
-from .in_memory import rows_of_task
+from .in_memory import check_targets, rows_of_task
 
 CONV_MT_STEPS = 1000
 
@@ -43,6 +43,7 @@ class Competitor(Saveable, abc.ABC):
         self, data: RegressionData, task_names: Sequence[str] | None, *, missing: bool
     ) -> None:
         self.data = checks.regression_data(data, missing=missing)
+        check_targets(self.data[1])
         self.num_tasks = int(self.data[1].shape[1])
         self.task_names = checks.task_names(task_names, data, self.num_tasks)
 
@@ -68,7 +69,8 @@ class Competitor(Saveable, abc.ABC):
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
         """Log density of observations, in the shapes of :meth:`CoolMTGP.predict_log_density`."""
-        Xnew, Ynew = checks.scored_data(data, int(self.data[0].shape[1]), self.num_tasks)
+        X, _ = self.data
+        Xnew, Ynew = checks.scored_data(data, int(X.shape[1]), self.num_tasks, X.dtype)
         mean, S = self.predict_y(Xnew, full_cov, full_output_cov)
         return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov)
 
@@ -112,8 +114,10 @@ class IndependentGPs(Competitor):
         **options: Any,
     ) -> list[History]:
         """
-        Train each model, see :meth:`CoolMTGP.fit`; returns one History per task that was trained,
-        all of them unless Ctrl-C ends training.
+        Train each model, see :meth:`CoolMTGP.fit`; returns one History per task.
+
+        After Ctrl-C the tasks that have not been trained keep their parameters, and have no
+        History: the last one is `interrupted`.
 
         :param tensorboard: Folder for TensorBoard, which gets one folder per task.
         """
@@ -180,6 +184,7 @@ class ConvMT(Competitor):
         task_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__(data, task_names, missing=False)
+        checks.kernel(kernel)
         X, _ = self.data
         num_rows = int(X.shape[0])
         count = max(1, num_rows // 2) if num_inducing is None else num_inducing
@@ -195,7 +200,7 @@ class ConvMT(Competitor):
         )
 
     def fit(self, *, steps: int = CONV_MT_STEPS, verbose: int = 0) -> Any:
-        """Train by L-BFGS; SciPy's result is returned."""
+        """Train by L-BFGS; SciPy's result is returned. Ctrl-C raises KeyboardInterrupt."""
         closure = self.model.training_loss_closure(self.data, compile=True)
         options = {"maxiter": checks.positive_integer(steps, "steps")}
         return gpflow.optimizers.Scipy().minimize(
@@ -203,7 +208,8 @@ class ConvMT(Competitor):
         )
 
     def _moments(self, Xnew: InputData, full_cov: bool, *, noise: bool) -> MeanAndVariance:
-        Xnew = checks.inputs(Xnew, int(self.data[0].shape[1]))
+        X, _ = self.data
+        Xnew = checks.inputs(Xnew, int(X.shape[1]), X.dtype)
         mean, S = self.model.predict_f(Xnew, full_cov=full_cov)
         if noise:
             variance = tf.convert_to_tensor(self.model.likelihood.variance)

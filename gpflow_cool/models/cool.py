@@ -94,6 +94,7 @@ class CoolMTGP(ChainModel, InMemoryModel):
                 "Y has NaN, and the approximate objective has no mean over missing targets: use"
                 ' learning="hierarchical".'
             )
+        self.warn_of_separate_tasks()
         scales = task_scales(self.centred_targets().numpy())
         variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)

@@ -17,6 +17,7 @@ from ..chain.starting import (
     fix_kernel_scale,
     mean_kernel_diagonal,
     task_scales,
+    warn_of_scales,
 )
 from ..joint.covariances import (
     FullCovariance,
@@ -99,6 +100,7 @@ class KroneckerMTGP(InMemoryModel):
         scales = task_scales(residual)
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
+            warn_of_scales(scales)
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
             task_covariance = signal_start(residual, scales) / variance
         C = check_covariance(task_covariance, "task_covariance", self.num_tasks)
@@ -106,6 +108,8 @@ class KroneckerMTGP(InMemoryModel):
         Sigma = check_covariance(Sigma, "noise_covariance", self.num_tasks)
         self.signal = signal_covariance_of_rank(C, rank)
         self.noise = noise_covariance_of_rank(Sigma, noise_rank, scales)
+        if noise_covariance is None and noise_rank not in (0, "diagonal"):
+            self.warn_of_separate_tasks()
         fix_kernel_scale(kernel)
 
     @classmethod

@@ -1,21 +1,22 @@
 """Models whose data is in memory: missing targets, and GPflow's coregionalization layout."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.base import InputData, MeanAndVariance, RegressionData
+from gpflow.base import AnyNDArray, InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
-from gpflow.utilities import to_default_float
 from typing_extensions import Self
 
 from .. import checks
 from ..chain.spectrum import Spectrum, exact_spectrum
+from ..chain.variation import check_ranges
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..joint.base_posterior import JointPosterior
 from ..joint.conditioning import Imputation, impute
@@ -35,6 +36,19 @@ from ..saving.modules import Reader, Writer
 from .base import MultitaskModel
 
 
+class Completions(tf.__internal__.tracking.AutoTrackable):
+    """
+    Holds a model's completed targets, [S, N, T]: state of training, but no parameter.
+
+    It is no `tf.Module`, so that `parameter_dict`, `print_summary` and `variables` of the model do
+    not list it. A SavedModel does keep it.
+    """
+
+    def __init__(self, start: tf.Tensor) -> None:
+        shape = [None, *start.shape[1:]]
+        self.variable = tf.Variable(start, trainable=False, shape=shape)
+
+
 class InMemoryModel(MultitaskModel):
     """Base of the models with all data in memory, where targets may be missing."""
 
@@ -50,12 +64,63 @@ class InMemoryModel(MultitaskModel):
     ) -> None:
         X, Y = checks.regression_data(data, missing=True)
         names = checks.task_names(task_names, data, int(Y.shape[1]))
+        check_targets(Y)
         super().__init__((X, Y), kernel, mean_function, names)
         self.task_column = -1
         self.observed = checks.observed_entries(Y)
+        self._warned_of_loop = False
+        self._completed: Completions | None = None
         if self.observed is not None:
-            shape = [None, *Y.shape]
-            self.completions = tf.Variable(self._mean_filled(), trainable=False, shape=shape)
+            self._completed = Completions(self._mean_filled())
+
+    @property
+    def completions(self) -> tf.Variable | None:
+        return None if self._completed is None else self._completed.variable
+
+    def training_loss(self) -> tf.Tensor:
+        """
+        The objective, negated, and without the prior's density.
+
+        Where targets are missing it is a mean over the present completions of them, which only
+        :meth:`fit` draws anew; a loop of one's own is warned once.
+        """
+        self._warn_of_loop()
+        return super().training_loss()
+
+    def training_loss_closure(self, *, compile: bool = True) -> Callable[[], tf.Tensor]:
+        self._warn_of_loop()
+        return super().training_loss_closure(compile=compile)
+
+    def _warn_of_loop(self) -> None:
+        if self.observed is None or self._warned_of_loop:
+            return
+        self._warned_of_loop = True
+        warnings.warn(
+            "Targets are missing, and training_loss sees the present guess of them only. A loop of"
+            " your own that minimises it ends at parameters which fit that guess. Train with"
+            " model.fit(), which draws the missing targets anew in every round; your optimizer may"
+            " be its first argument.",
+            stacklevel=3,
+        )
+
+    def warn_of_separate_tasks(self) -> None:
+        """
+        Warn of tasks that no row has both: nothing tells how their noises correlate.
+
+        Models that learn correlations of the noise call this when they are built.
+        """
+        pairs = [] if self.observed is None else separate_pairs(self.observed)
+        if not pairs:
+            return
+        names = [f"{self.task_names[i]} and {self.task_names[j]}" for i, j in pairs]
+        more = f" and {len(names) - 3} more pairs" if len(names) > 3 else ""
+        warnings.warn(
+            f"No row has targets of both {'; '.join(names[:3])}{more}. No data tells how the noises"
+            " of such tasks correlate: do not rely on that entry of noise_correlation(), nor on"
+            " densities of such tasks together. A model without these correlations is"
+            ' KroneckerMTGP(data, kernel, noise_rank="diagonal").',
+            stacklevel=3,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -84,7 +149,8 @@ class InMemoryModel(MultitaskModel):
             task = self.one_task_model(
                 rows_of_task(X, residual, t), copy.deepcopy(self.kernel), task_names=[name]
             )
-            task.fit(verbose=0)
+            if task.fit(verbose=0).interrupted:
+                raise KeyboardInterrupt  # before training has begun: there is nothing to keep
             predicted.append(task.predict_f(X)[0])
         filled = tf.where(self.observed, residual, tf.concat(predicted, axis=-1))
         return (self.mean_function(X) + filled)[None]
@@ -109,7 +175,7 @@ class InMemoryModel(MultitaskModel):
             lam, U = eigh(self.kernel(self.data[0]))
             return U, exact_spectrum(lam, U, self.centred_completions())
         E, spectrum = decompose(self.feature_statistics(features))
-        return to_default_float(E * tf.sqrt(spectrum.lam)), spectrum
+        return tf.cast(E * tf.sqrt(spectrum.lam), self.dtype), spectrum
 
     def observed_solution(self) -> ObservedSolution:
         """The joint model given the observed targets."""
@@ -119,7 +185,7 @@ class InMemoryModel(MultitaskModel):
         if self.observed is None:
             return super().log_marginal_likelihood()
         evidence = observed_log_evidence(self.observed_system(), self.centred_targets())
-        return to_default_float(evidence)
+        return tf.cast(evidence, self.dtype)
 
     def posterior(
         self, precompute_cache: PrecomputeCacheType | str | None = PrecomputeCacheType.TENSOR
@@ -204,6 +270,20 @@ class InMemoryModel(MultitaskModel):
         if self.completions is not None:
             self.completions.assign(reader.array(saved["completions"]))
             self.has_drawn = bool(saved["has_drawn"])
+
+
+def separate_pairs(observed: AnyNDArray) -> list[tuple[int, int]]:
+    """Pairs of tasks that are never observed in the same row, from `observed` [N, T]."""
+    together = observed.T.astype(np.float64) @ observed.astype(np.float64)
+    return [(int(i), int(j)) for i, j in np.argwhere(np.triu(together == 0.0))]
+
+
+def check_targets(Y: tf.Tensor | tf.Variable) -> None:
+    """Raise if the scale of a task is too small or too large to compute with, NaN left aside."""
+    array = Y.numpy()
+    low, high = np.fmin.reduce(array), np.fmax.reduce(array)
+    observed = ~np.isnan(low)
+    check_ranges(np.where(observed, low, 0.0), np.where(observed, high, 0.0), array.dtype)
 
 
 def rows_of_task(X: tf.Tensor, Y: tf.Tensor, task: int) -> RegressionData:

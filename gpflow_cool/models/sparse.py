@@ -11,7 +11,6 @@ from gpflow.base import AnyNDArray, RegressionData, TensorData
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
-from gpflow.utilities import to_default_float
 
 from .. import checks
 from ..chain.likelihood import LEARNING
@@ -83,7 +82,7 @@ class SparseCoolMTGP(ChainModel):
         strategy: tf.distribute.Strategy | None = None,
         task_names: Sequence[str] | None = None,
     ) -> None:
-        self.strategy = strategy
+        self.strategy = checks.strategy(strategy)
         self.learning = checks.option(learning, "learning", LEARNING)
         rows = make_rows(data, chunk_rows)
         first = next(rows.chunks(), None)
@@ -98,7 +97,7 @@ class SparseCoolMTGP(ChainModel):
         self._rows = rows
         summary = summarise(rows, self._centred, self.features.diagonal)
         self.num_rows, self._scales = summary.num_rows, summary.scales
-        self.data = (to_default_float(summary.X), to_default_float(summary.Y))
+        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
 
@@ -164,7 +163,7 @@ class SparseCoolMTGP(ChainModel):
         return U, spectrum
 
     def joint_solution(self) -> JointSolution:
-        return JointSolution(*map(to_default_float, super().joint_solution()))
+        return JointSolution(*(tf.cast(part, self.dtype) for part in super().joint_solution()))
 
     saved_options = ("learning", "chunk_rows")
 

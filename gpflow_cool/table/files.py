@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arff
 from ..saving.files import write_whole
+from . import arff
 
 Numbers = NDArray[np.float64]
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from gpflow.base import AnyNDArray
 
 from ..chain.spectrum import exact_spectrum
+from ..graphs import compiled
 from ..joint.covariances import FullCovariance
 from ..joint.kronecker import em_step, spectrum_log_evidence, task_basis
 from ..linalg import eigh
@@ -27,7 +28,7 @@ class ExactEM(ExpectationMaximisation):
         if signal.factor.prior is not None or noise.factor.prior is not None:
             raise ValueError('optimizer="em" does not know priors of C or Sigma: use "scipy".')
         transform: Any = signal.factor.transform
-        self._unconstrained = tf.function(transform.inverse, autograph=False)
+        self._unconstrained = compiled(transform.inverse, tf.convert_to_tensor(signal.factor))
         self.prepare()
 
     def prepare(self) -> None:

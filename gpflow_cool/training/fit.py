@@ -73,7 +73,8 @@ def fit(
     :param callbacks: Keras callbacks, which see each step as an epoch. Setting `stop_training` of
         the model ends training with any optimizer.
     :param restarts: How many times to start again from random parameters; the best loss wins.
-    :param seed: Seed of the restarts, and of the draws of missing targets.
+    :param seed: Seed of the restarts, and of the draws of missing targets. None is 0: two fits of
+        the same model are the same.
     :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
     :param tensorboard: Folder for `tensorboard --logdir`, one per fit: it gets the loss, its terms
         and the evidence, every parameter, and pictures of C, Sigma, their correlations and, for one
@@ -87,10 +88,11 @@ def fit(
     :return: Loss, terms, gradient norm and seconds of every step, and how training ended.
     """
     model = self
+    check_built_outside_of_strategies(model)
     if steps is not None:
         checks.positive_integer(steps, "steps")
     checks.whole_number(restarts, "restarts")
-    checks.seed(seed)
+    seed = 0 if seed is None else checks.whole_number(seed, "seed")
     check_rounds(rounds, draws, tolerance)
     callbacks = check_callbacks(callbacks)
     chosen = resolve_optimizer(model, optimizer)
@@ -114,12 +116,23 @@ def fit(
         with stop_at_interrupt(run):
             attempt_all(run, chosen, limit, restarts, np.random.default_rng(seed))
     finally:
+        run.history.interrupted = run.interrupted
         run.restore_best()
         try:
             run.callbacks.train_end(run.last_logs)
         finally:  # Keras's EarlyStopping restores the best step, but an evaluation may be better
             run.restore_best()
     return run.history
+
+
+def check_built_outside_of_strategies(model: TrainableModel) -> None:
+    """Raise if the parameters are copied to several devices: our graphs know one copy of each."""
+    if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
+        raise ValueError(
+            "The model was built inside the scope of a tf.distribute.Strategy, which copies every"
+            " parameter to every device. Build it outside, and pass the strategy to"
+            " SparseCoolMTGP(..., strategy=strategy), which spreads the rows over the devices."
+        )
 
 
 def attempt_all(
@@ -171,6 +184,8 @@ def attempt(
     except TrainingStopped as stop:
         return Outcome(False, str(stop))
     except FAILURES as failure:
+        if failure is run.callbacks.error:
+            raise
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
     finally:
         run.use_best_round()

@@ -59,11 +59,13 @@ class TrainableModel(JointModel):
     observed: AnyNDArray | None = None
     """[N, T], which targets are observed; None where all are."""
 
-    completions: tf.Variable | None = None
-    """[S, N, T], the targets with the missing ones filled in; None where none is missing."""
-
     has_drawn = False
     """Whether the first draws of missing targets come from the model, which knows C already."""
+
+    @property
+    def completions(self) -> tf.Variable | None:
+        """[S, N, T], the targets with the missing ones filled in; None where none is missing."""
+        return None
 
     @property
     @abc.abstractmethod

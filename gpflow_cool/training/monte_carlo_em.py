@@ -39,7 +39,7 @@ class Completer:
     :param draws: How many completions, in pairs on both sides of the mean.
     """
 
-    def __init__(self, model: TrainableModel, draws: int, seed: int | None) -> None:
+    def __init__(self, model: TrainableModel, draws: int, seed: int) -> None:
         assert model.observed is not None and model.completions is not None
         self.model, self.completions = model, model.completions
         self.num_observed = int(np.count_nonzero(model.observed))

@@ -13,6 +13,7 @@ from gpflow.base import AnyNDArray
 from gpflow.keras import tf_keras
 
 from .. import checks
+from ..graphs import compiled
 from .model import Evaluation, ExpectationMaximisation, TrainableModel
 from .run import Outcome, Run, state_variables
 from .vector import ParameterVector
@@ -91,7 +92,6 @@ def compiled_loss(model: TrainableModel) -> Evaluate:
     """Loss, gradients with respect to all trainable variables, and terms, in one graph."""
     variables = model.trainable_variables
 
-    @tf.function(autograph=False)  # nothing to convert, and converting takes seconds
     def compute() -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
@@ -99,8 +99,12 @@ def compiled_loss(model: TrainableModel) -> Evaluate:
             loss = -(tf.reduce_sum(terms) + model.log_prior_density())
         return loss, tape.gradient(loss, variables, unconnected_gradients="zero"), terms
 
+    graph: list[Callable[..., Any]] = []
+
     def evaluate() -> Evaluation:
-        loss, gradients, terms = compute()
+        if not graph:
+            graph.append(compiled(compute))
+        loss, gradients, terms = graph[0]()
         return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy())
 
     return evaluate
@@ -260,7 +264,7 @@ def minimise_gpflow(
     """GPflow's own optimiser object; recording a step costs one more evaluation."""
     num_steps = len(run.history.epoch)
     result = optimizer.minimize(
-        run.model.training_loss,
+        run.model._training_loss,  # training_loss warns where targets are missing
         run.variables,
         step_callback=lambda *_: run.record_step(evaluate()),
         options={"maxiter": steps},

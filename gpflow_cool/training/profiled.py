@@ -10,8 +10,8 @@ one eigendecomposition is the fit.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from gpflow.base import AnyNDArray
 
 from ..chain import newton
 from ..chain.likelihood import KernelGradient, leave_eigenbasis
-from ..chain.spectrum import Spectrum, exact_spectrum_of_arrays
+from ..chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems, task_terms
-from ..linalg import lapack_eigh
+from ..graphs import compiled
+from ..linalg import lapack_eigh, prefers_device
 from .model import Evaluation, Loss, TrainableChain
 from .vector import lower_bound
 
@@ -42,6 +43,10 @@ ABOVE_FLOOR = 1.0 + 1e-6
 """sigma2 stays above this times its bound, where the transform still has an inverse."""
 
 
+Computation = Callable[[], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
+"""A function of a loss, its gradients and its terms."""
+
+
 class ProfiledChain(Loss):
     """
     The loss with b and sigma2 solved for, as a function of the other parameters.
@@ -49,10 +54,14 @@ class ProfiledChain(Loss):
     Evaluating it sets `b` and `sigma2` of the model to their best values. One that is not trainable
     stays. One with a prior, or with bounds that the inner problem does not know, is not solved for:
     it is trained like the others.
+
+    :param device_eigh: Whether TensorFlow decomposes K, so that nothing of size N x N leaves the
+        device; LAPACK is the retry if that fails. By default see :func:`.linalg.prefers_device`.
     """
 
-    def __init__(self, model: TrainableChain) -> None:
+    def __init__(self, model: TrainableChain, *, device_eigh: bool | None = None) -> None:
         self.model = model
+        self.device_eigh = device_eigh
         bound_b, bound_sigma2 = lower_bound(model.b), lower_bound(model.sigma2)
         self.solves_b = is_free(model.b) and bound_b is not None and not np.any(bound_b)
         self.solves_sigma2 = is_free(model.sigma2) and bound_sigma2 is not None
@@ -68,18 +77,29 @@ class ProfiledChain(Loss):
 
     def evaluate(self) -> Evaluation:
         """Solve for b and sigma2; the loss there, and its gradient by the other parameters."""
+        if self.device_eigh is None:
+            X, _ = self.model.data
+            self.device_eigh = prefers_device(X.shape[0], X.dtype)
+        if self.device_eigh:
+            with suppress(tf.errors.OpError, np.linalg.LinAlgError):
+                return self._evaluate(self._compute_on_device)
+        return self._evaluate(self._compute)
+
+    def _evaluate(self, compute: Computation) -> Evaluation:
         with self.numpy_failures():
-            loss, gradients, terms = self._compute()
+            loss, gradients, terms = compute()
         gradients = [g.numpy() for g in gradients]
         return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
 
     @cached_property
-    def _compute(self) -> Callable[[], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]:
-        """The computation, compiled if the kernel can be compiled."""
-        try:
-            return tf.function(self._computation, autograph=False).get_concrete_function()
-        except (tf.errors.OperatorNotAllowedInGraphError, NotImplementedError):
-            return self._computation
+    def _compute(self) -> Computation:
+        """The computation, K decomposed by LAPACK."""
+        return compiled_if_possible(partial(self._computation, self._solved_by_lapack))
+
+    @cached_property
+    def _compute_on_device(self) -> Computation:
+        """The computation, K decomposed on the device."""
+        return compiled_if_possible(partial(self._computation, self._solved_on_device))
 
     @contextmanager
     def numpy_failures(self) -> Iterator[None]:
@@ -117,7 +137,20 @@ class ProfiledChain(Loss):
 
         return tf.numpy_function(call, arguments, types)
 
-    def _computation(self) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    def _solved_by_lapack(self, K: tf.Tensor, Y: tf.Tensor, present: tf.Tensor) -> list[tf.Tensor]:
+        """What :meth:`solve` returns, in a graph."""
+        return self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
+
+    def _solved_on_device(self, K: tf.Tensor, Y: tf.Tensor, present: tf.Tensor) -> list[tf.Tensor]:
+        """The same: K and its eigenvectors stay on the device, N x T numbers go to NumPy."""
+        lam, U = tf.linalg.eigh(K)
+        Yr = exact_spectrum(lam, U, Y).Yr
+        inputs = [lam, Yr, Y, present]
+        return [U, *self.in_numpy(self.solve_decomposed, inputs, [tf.float64] * 7)]
+
+    def _computation(
+        self, solve: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], list[tf.Tensor]]
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """
         Loss, its gradients by the variables that are not solved for, and terms.
 
@@ -131,7 +164,7 @@ class ProfiledChain(Loss):
             K, Y = model.kernel(model.data[0]), model.centred_completions()
             present = self.present()
             prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
-        U, *parts = self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
+        U, *parts = solve(K, Y, present)
         parts = [tf.cast(part, K.dtype) for part in parts]
         best, terms, by_present, *by_kernel = parts
         self.assign(tf.ensure_shape(best, present.shape))
@@ -159,12 +192,33 @@ class ProfiledChain(Loss):
             gradient by b and sigma2 [T, 2]; the parts of the :class:`.KernelGradient`.
         """
         lam, U = lapack_eigh(K)
-        self.num_decompositions += 1
         spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, Y)
+        return U, *self.solve_spectrum_of(spectrum, Y, present)
+
+    def solve_decomposed(
+        self, lam: AnyNDArray, Yr: AnyNDArray, Y: AnyNDArray, present: AnyNDArray
+    ) -> tuple[AnyNDArray, ...]:
+        """As :meth:`solve`, without the eigenvectors, from the eigenvalues and U^T Y."""
+        if not np.isfinite(lam).all():
+            raise np.linalg.LinAlgError("The device's eigendecomposition is not finite.")
+        spectrum = Spectrum(
+            lam=np.maximum(lam, 0.0).astype(np.float64),
+            Yr=Yr,
+            G0=np.zeros([Y.shape[-1]] * 2),
+            num_rows=float(len(lam)),
+            precision=float(np.finfo(lam.dtype).eps),
+        )
+        return self.solve_spectrum_of(spectrum, Y, present)
+
+    def solve_spectrum_of(
+        self, spectrum: Spectrum, Y: AnyNDArray, present: AnyNDArray
+    ) -> tuple[AnyNDArray, ...]:
+        """What :meth:`solve` returns after the eigenvectors, which are N x T numbers at most."""
+        self.num_decompositions += 1
         problems = task_problems(spectrum, self.model.learning)
         best = self.solve_inner(problems, completion_scales(Y), present.astype(np.float64))
         terms = task_terms(problems, np.arange(len(best)), best)
-        return U, best, terms.value, terms.gradient, *kernel_gradient(problems, best)
+        return best, terms.value, terms.gradient, *kernel_gradient(problems, best)
 
     def solve_inner(
         self, problems: TaskProblems, scales: AnyNDArray, present: AnyNDArray
@@ -206,6 +260,14 @@ class ProfiledChain(Loss):
             if is_solved:
                 inverse = parameter.transform.inverse(value) if parameter.transform else value
                 parameter.unconstrained_variable.assign(inverse)
+
+
+def compiled_if_possible(computation: Computation) -> Computation:
+    """A computation as a graph; as it is, if its kernel cannot be compiled."""
+    try:
+        return compiled(computation)
+    except (tf.errors.OperatorNotAllowedInGraphError, NotImplementedError):
+        return computation
 
 
 def is_free(parameter: Parameter) -> bool:

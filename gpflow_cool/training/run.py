@@ -40,7 +40,7 @@ class History:
     converged: bool = False
     message: str = ""
     interrupted: bool = False
-    """Whether Ctrl-C ended training."""
+    """Whether Ctrl-C ended training before its end; the parameters are the best seen."""
 
     def __repr__(self) -> str:
         """

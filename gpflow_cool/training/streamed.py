@@ -8,6 +8,7 @@ from gpflow.base import AnyNDArray
 
 from ..chain.spectrum import Spectrum
 from ..chain.terms import task_problems
+from ..graphs import compiled
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
 from .model import Evaluation, TrainableChain
@@ -36,7 +37,7 @@ class StreamedLoss(ProfiledChain):
             model.rows,
             model.strategy,
             self.variables,
-            compiled=bool(self.variables),  # without variables the loss is evaluated only once
+            compile=bool(self.variables),  # without variables the loss is evaluated only once
         )
         self._between: Any = None if self.variables else self._between_passes
 
@@ -44,8 +45,7 @@ class StreamedLoss(ProfiledChain):
         statistics = self.sums.statistics(self.features.factor())
         scales = tf.constant(self.model.scales, tf.float64)
         if self._between is None:
-            compiled = tf.function(self._between_passes, autograph=False)
-            self._between = compiled.get_concrete_function(statistics, scales)
+            self._between = compiled(self._between_passes, statistics, scales)
         with self.numpy_failures():
             loss, terms, gradients, weights = self._between(statistics, scales)
         self.num_decompositions += 1

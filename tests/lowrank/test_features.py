@@ -87,3 +87,7 @@ def test_options_are_checked(rng):
         choose_inducing_points(X, SE(), 0)
     with pytest.raises(ValueError, match="num_points=-1 must be"):
         choose_inducing_points(X, SE(), -1)
+    with pytest.raises(ValueError, match="num_points=0 must be a whole number of at least 1"):
+        choose_inducing_points(X, SE(), 0)
+    with pytest.raises(ValueError, match=r"kernel is None, but a gpflow.kernels.Kernel object"):
+        choose_inducing_points(X, None, 3)

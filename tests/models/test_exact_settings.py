@@ -85,12 +85,13 @@ def test_small_noise_of_one_task_is_no_mistake(rng):
     p = random_problem(rng, 6, 2)
     Sigma = np.diag([1.0, 1e-8])
     for noise_rank in ("full", "diagonal"):
-        model = KroneckerMTGP(
-            (p.X, p.Y * [1.0, 1e-4]),
-            p.gpflow_kernel(),
-            noise_covariance=Sigma,
-            noise_rank=noise_rank,
-        )
+        with pytest.warns(UserWarning, match="The standard deviations of the targets differ"):
+            model = KroneckerMTGP(
+                (p.X, p.Y * [1.0, 1e-4]),
+                p.gpflow_kernel(),
+                noise_covariance=Sigma,
+                noise_rank=noise_rank,
+            )
         assert_allclose(np.diag(model.noise_covariance()), np.diag(Sigma), rtol=1e-9)
 
 

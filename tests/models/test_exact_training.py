@@ -92,6 +92,7 @@ def test_training_where_the_noise_is_singular(rng, options):
     assert np.isfinite(model.predict_y(X, full_output_cov=True)[1]).all()
 
 
+@pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
 @pytest.mark.parametrize("N, T", [(1, 1), (1, 3), (2, 5), (6, 1)])
 def test_training_at_degenerate_sizes(rng, N, T):
     p = random_problem(rng, N, T)

@@ -347,3 +347,10 @@ def test_not_a_number_is_refused_at_the_door(rng):
         Y[row, 1] = np.nan
         with pytest.raises(ValueError, match=rf"Y\[{row}, 1\] is nan"):
             SparseCoolMTGP((p.X, Y), SE(), p.X, chunk_rows=2)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", 2])
+def test_a_strategy_is_an_object(rng, strategy):
+    X = rng.normal(size=(6, 1))
+    with pytest.raises(ValueError, match=f"strategy={strategy!r} must be a tf.distribute.Strategy"):
+        SparseCoolMTGP((X, X), gpflow.kernels.SquaredExponential(), X[:2], strategy=strategy)

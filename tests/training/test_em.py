@@ -63,6 +63,7 @@ def copies(rng):
     return p._replace(Y=p.Y[:, [0, 0, 1]])
 
 
+@pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
 @pytest.mark.parametrize(
     "make", [*SIZES.values(), singular_noise, copies], ids=lambda f: f.__name__
 )

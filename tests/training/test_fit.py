@@ -14,6 +14,7 @@ from gpflow.keras import tf_keras
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.callbacks import Callback
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.training import fit, optimizers
@@ -228,6 +229,36 @@ def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
     assert held() is None
 
 
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_an_error_of_a_callback_stays_what_it_is(data, optimizer, restarts):
+    """Not "Training failed", and no restart."""
+    calls = []
+
+    class Mistake(Callback):
+        def on_epoch_end(self, epoch, logs):
+            calls.append(epoch)
+            raise np.linalg.LinAlgError("my own mistake")
+
+    with pytest.raises(np.linalg.LinAlgError, match="^my own mistake$"):
+        make(data).fit(optimizer, restarts=restarts, verbose=0, callbacks=[Mistake()])
+    assert calls == [0]
+
+
+def test_restarts_repeat_themselves_without_a_seed(data):
+    histories = [make(data).fit(restarts=1, verbose=0) for _ in range(2)]
+    assert_array_equal(histories[0].history["loss"], histories[1].history["loss"])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_built_inside_a_strategy_is_refused(data, sparse):
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        kernel = gpflow.kernels.SquaredExponential()
+        model = SparseCoolMTGP(data, kernel, data[0][:5]) if sparse else CoolMTGP(data, kernel)
+    with pytest.raises(ValueError, match="built inside the scope of a tf.distribute.Strategy"):
+        model.fit(verbose=0)
+
+
 def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):
     model = make(data)
     before = float(model.training_loss())
@@ -293,6 +324,9 @@ def test_a_bad_lengthscale_to_start_from_does_no_harm(data):
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
         ({"callbacks": [print]}, r"callbacks\[0\] is .* no Keras callback object"),
         ({"seed": "x"}, "seed"),
+        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"tolerance": None}, "tolerance=None must be a number of at least 0"),
+        ({"tolerance": "small"}, "tolerance='small' must be a number"),
     ],
 )
 def test_bad_input_is_refused_at_once(data, options, text):

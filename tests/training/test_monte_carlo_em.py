@@ -253,7 +253,8 @@ def test_a_task_that_is_never_measured_is_refused(rng):
 @pytest.mark.slow
 def test_swapped_in_model_trains_at_disjoint_inputs(rng):
     gpr = coregion_gpr(rng, [(x, int(x > 1.0)) for x in np.linspace(0, 2, 9)])
-    model = CoolMTGP.from_coregion(gpr)
+    with pytest.warns(UserWarning, match="No row has targets of both task_0 and task_1"):
+        model = CoolMTGP.from_coregion(gpr)
     history = model.fit(seed=0, rounds=3, verbose=0)
     assert np.isfinite([r["evidence"] for r in history.rounds]).all()
     assert np.isfinite(model.predict_coregion(gpr.data[0].numpy())[1]).all()

@@ -1,0 +1,141 @@
+"""Compiled functions are gone when nobody holds them: a service may fit all day."""
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+from numpy.testing import assert_allclose
+from tensorflow.python.framework import ops
+
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
+from gpflow_cool.graphs import compiled
+
+
+def loss_and_gradient(parameter):
+    """A function with gradients of its own and a cached bijector, also inside a loop."""
+
+    def compute(x):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(parameter * x)
+            total = tf.while_loop(
+                lambda value: value < 10.0,
+                lambda value: value + tf.math.softplus(value) + parameter.transform.forward(value),
+                [total],
+            )[0]
+        return total, tape.gradient(total, parameter.unconstrained_variable)
+
+    return compute
+
+
+def registered():
+    return len(ops.gradient_registry.list()), len(tfp.bijectors.Bijector._cache.storage)
+
+
+def test_a_compiled_function_computes_the_same():
+    compute = loss_and_gradient(gpflow.Parameter(2.0, transform=gpflow.utilities.positive()))
+    x = tf.constant([1.0, 2.0], tf.float64)
+    for actual, expected in zip(compiled(compute, x)(x), compute(x), strict=True):
+        assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_a_compiled_function_is_gone_with_its_graph():
+    parameter = gpflow.Parameter(2.0, transform=gpflow.utilities.positive())
+    gc.collect()
+    before = registered()
+    graph = compiled(loss_and_gradient(parameter), tf.TensorSpec([None], tf.float64))
+    assert registered() == before
+    held = weakref.ref(graph.graph)
+    del graph
+    gc.collect()
+    assert held() is None
+
+
+def fit(data, **options):
+    CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(steps=1, verbose=0, **options)
+
+
+def fit_sparse(data):
+    kernel = gpflow.kernels.SquaredExponential()
+    SparseCoolMTGP(data, kernel, data[0][:3]).fit(steps=1, verbose=0)
+
+
+def fit_em(data):
+    KroneckerMTGP(data, gpflow.kernels.SquaredExponential()).fit("em", steps=1, verbose=0)
+
+
+USES = {
+    "profile": fit,
+    "scipy": lambda data: fit(data, optimizer="scipy"),
+    "sparse": fit_sparse,
+    "em": fit_em,
+    "points": lambda data: choose_inducing_points(data[0], gpflow.kernels.Matern32(), 3),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_no_graph_stays(rng, use):
+    data = rng.normal(size=(8, 2)), rng.normal(size=(8, 2))
+    use(data)
+    gc.collect()
+    before, graphs = registered(), count_graphs()
+    for _ in range(2):
+        use(data)
+    gc.collect()
+    assert registered() == before
+    assert count_graphs() <= graphs
+
+
+def count_graphs():
+    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+
+def test_tensorflow_does_not_warn_of_many_functions(rng, caplog):
+    X = rng.normal(size=(8, 1))
+    for _ in range(7):
+        choose_inducing_points(X, gpflow.kernels.Matern32(), 2)
+    assert "retracing" not in caplog.text
+
+
+MEMORY = """
+import gpflow, numpy as np
+from gpflow_cool import CoolMTGP, choose_inducing_points
+rng = np.random.default_rng(0)
+data = rng.normal(size=(12, 2)), rng.normal(size=(12, 2))
+
+def megabytes():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+
+for number in range(90):
+    CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(steps=1, verbose=0)
+    choose_inducing_points(data[0], gpflow.kernels.SquaredExponential(), 3)
+    if number == 49:
+        before = megabytes()
+print(megabytes() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_does_not_grow():
+    """40 fits took 35 MB when every graph was kept."""
+    result = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
+    )
+    assert float(result.stdout) < 8.0
+
+
+def test_numbers_are_kept(rng):
+    """The registry is not needed where a graph is differentiated inside."""
+    data = rng.normal(size=(8, 2)), rng.normal(size=(8, 2))
+    model = CoolMTGP(data, gpflow.kernels.SquaredExponential())
+    model.fit(steps=2, verbose=0)
+    with tf.GradientTape() as tape:
+        loss = model.training_loss()
+    gradients = tape.gradient(loss, model.trainable_variables)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
