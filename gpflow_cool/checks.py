@@ -5,10 +5,7 @@ Every error says what is wrong, where, and what to do. Kernels, mean functions a
 checked in :mod:`gpflow_cool.models.arguments`.
 """
 
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,25 +91,6 @@ def strategy(value: Any) -> tf.distribute.Strategy | None:
             " tf.distribute.MirroredStrategy(), or None."
         )
     return value
-
-
-def writable_folder(value: Any, name: str) -> Path:
-    """Return the path of a folder, made if it is missing, if files can be written to it."""
-    if not isinstance(value, str | os.PathLike):
-        raise ValueError(f"{name}={value!r} must be the path of a folder, such as 'logs/first'.")
-    path = Path(value)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{name}={str(path)!r} is a file: choose a folder, which may be new.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"{name}={str(path)!r} cannot be written to ({error.strerror}): choose another folder,"
-            " or change the rights of this one."
-        ) from error
-    return path
 
 
 # Numbers ------------------------------------------------------------------------------------------

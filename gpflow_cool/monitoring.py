@@ -37,6 +37,7 @@ from .joint.missing import ObservedSolution
 from .joint.model import JointModel
 from .linalg import correlation_from_covariance
 from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
+from .saving.files import writable_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +91,7 @@ def tensorboard_tasks(
     :param evidence_period: Write the evidence every so many steps.
     :param image_period: Draw every so many steps.
     """
-    folder = checks.writable_folder(log_dir, "log_dir")
+    folder = writable_folder(log_dir, "log_dir")
     check_periods(period, evidence_period, image_period)
     close_writer_of_deleted(folder)
     evidence = ScalarToTensorBoard(
@@ -310,7 +311,7 @@ class TensorBoardCallback(Callback):
         evidence_period: int = EVIDENCE_PERIOD,
         image_period: int = IMAGE_PERIOD,
     ) -> None:
-        self.folder = checks.writable_folder(log_dir, "tensorboard")
+        self.folder = writable_folder(log_dir, "tensorboard")
         self.periods = check_periods(period, evidence_period, image_period)
 
     def on_train_begin(self, logs: Logs) -> None:

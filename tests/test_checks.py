@@ -533,19 +533,3 @@ def test_whole_numbers(value):
     ):
         checks.whole_number(value, "restarts")
     assert checks.whole_number(np.int64(0), "restarts") == 0
-
-
-def test_folders(tmp_path):
-    assert checks.writable_folder(str(tmp_path / "a" / "b"), "log_dir") == tmp_path / "a" / "b"
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-    file = tmp_path / "file"
-    file.write_text("")
-    bad = {
-        "log_dir=3 must be the path of a folder, such as 'logs/first'.": 3,
-        f"log_dir='{file}' is a file: choose a folder, which may be new.": file,
-        f"log_dir='{file}/new' cannot be written to (Not a directory): choose another folder, or"
-        " change the rights of this one.": file / "new",
-    }
-    for text, value in bad.items():
-        with pytest.raises(ValueError, match=exactly(text)):
-            checks.writable_folder(value, "log_dir")

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,3 +33,22 @@ def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:
     buffer = BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
+
+
+def writable_folder(value: Any, name: str) -> Path:
+    """Return the path of a folder, made if it is missing, if files can be written to it."""
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name}={value!r} must be the path of a folder, such as 'logs/first'.")
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{name}={str(path)!r} is a file: choose a folder, which may be new.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{name}={str(path)!r} cannot be written to ({error.strerror}): choose another folder,"
+            " or change the rights of this one."
+        ) from error
+    return path

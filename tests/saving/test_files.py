@@ -6,8 +6,9 @@ import os
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from refusals import exactly
 
-from gpflow_cool.saving.files import npz_bytes, write_whole
+from gpflow_cool.saving.files import npz_bytes, writable_folder, write_whole
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -43,3 +44,19 @@ def test_arrays_come_back():
         assert list(found) == list(arrays)
         for name, array in arrays.items():
             assert_array_equal(found[name], array)
+
+
+def test_folders(tmp_path):
+    assert writable_folder(str(tmp_path / "a" / "b"), "log_dir") == tmp_path / "a" / "b"
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    file = tmp_path / "file"
+    file.write_text("")
+    bad = {
+        "log_dir=3 must be the path of a folder, such as 'logs/first'.": 3,
+        f"log_dir='{file}' is a file: choose a folder, which may be new.": file,
+        f"log_dir='{file}/new' cannot be written to (Not a directory): choose another folder, or"
+        " change the rights of this one.": file / "new",
+    }
+    for text, value in bad.items():
+        with pytest.raises(ValueError, match=exactly(text)):
+            writable_folder(value, "log_dir")
