@@ -13,11 +13,12 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow import covariances
 from gpflow.base import AnyNDArray, TensorType
-from gpflow.inducing_variables import InducingVariables
+from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from .. import checks
+from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..linalg import cholesky_with_jitter
 from . import DEFAULT_POINTS
 
@@ -25,6 +26,9 @@ MAX_CANDIDATES = 10_000
 """Points are chosen among this many rows, drawn at random where there are more."""
 
 METHODS = ("greedy", "k-means")
+
+SMALLEST_PIVOT = 100.0 * float(np.finfo(np.float64).eps)
+"""A matrix whose pivots are all above this, relative to its diagonal, is factorised as it is."""
 
 
 class Features(ABC):
@@ -51,17 +55,49 @@ class InducingFeatures(Features):
         self.inducing_variable = inducing_variable
 
     def cross(self, X: TensorType) -> tf.Tensor:
+        if type(self.inducing_variable) is InducingPoints:
+            return kernel_matrix(self.kernel, tf.convert_to_tensor(self.inducing_variable.Z), X)
         return covariances.Kuf(self.inducing_variable, self.kernel, X)
 
     def diagonal(self, X: TensorType) -> tf.Tensor:
         return self.kernel(X, full_cov=False)
 
     @check_shapes("return: [M, M]")
+    def variance(self) -> tf.Tensor:
+        """Covariance of the inducing variables."""
+        if type(self.inducing_variable) is InducingPoints:
+            return kernel_matrix(self.kernel, tf.convert_to_tensor(self.inducing_variable.Z))
+        return covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
+
+    @check_shapes("return: [M, M]")
     def factor(self) -> tf.Tensor:
-        """L, with a jitter far below GPflow's, yet enough for points that coincide."""
-        Kuu = covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
-        jitter = max(1e-11, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
-        return cholesky_with_jitter(tf.cast(Kuu, tf.float64), jitter)
+        """L, with a jitter where points coincide or nearly so, and none elsewhere."""
+        Kuu = self.variance()
+        K = tf.cast(Kuu, tf.float64)
+        if Kuu.dtype != tf.float64:
+            return cholesky_with_jitter(K, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
+        return cholesky_with_jitter(K, tf.stop_gradient(needed_jitter(K)))
+
+
+@check_shapes("K: [M, M]", "return: []")
+def needed_jitter(K: TensorType) -> tf.Tensor:
+    """
+    The jitter that a Cholesky factor needs, relative to the mean of the diagonal.
+
+    It is none where all pivots are well above rounding, else M times machine precision, or four
+    times that where rounding is worse.
+    """
+    diagonal = tf.linalg.diag_part(K)
+    rounding = tf.cast(tf.shape(K)[0], K.dtype) * np.finfo(np.float64).eps
+
+    def pivots(jitter: TensorType) -> tf.Tensor:
+        """Squared diagonal of the factor, relative to that of K; NaN where there is no factor."""
+        return tf.square(tf.linalg.diag_part(cholesky_with_jitter(K, jitter))) / diagonal
+
+    without, little = pivots(0.0), pivots(rounding)
+    more = tf.where(tf.reduce_all(little > 0), rounding, 4.0 * rounding)
+    well_above = tf.reduce_all(without > SMALLEST_PIVOT)
+    return tf.where(well_above, tf.zeros_like(rounding), more)
 
 
 class LinearFeatures(Features):
@@ -164,8 +200,9 @@ def choose_inducing_points(
     X = np.asarray(checks.matrix(X, "X", checks.INPUTS_ARE_COLUMNS))
     if method == "greedy":
         return X[greedy_rows(kernel, X, num_points)]
-    centres, _ = kmeans2(X.astype(np.float64), num_points, minit="++", seed=rng)
-    return centres.astype(X.dtype)
+    origin = X.mean(axis=0, dtype=np.float64)
+    centres, _ = kmeans2(X - origin, num_points, minit="++", seed=rng)
+    return (centres + origin).astype(X.dtype)
 
 
 def greedy_rows(kernel: Kernel, X: AnyNDArray, num_points: int) -> AnyNDArray:
@@ -175,7 +212,10 @@ def greedy_rows(kernel: Kernel, X: AnyNDArray, num_points: int) -> AnyNDArray:
     .. math:: v \leftarrow v - c^2, \qquad c = (k(x_j, X) - C_{:,j}^\top C) / \sqrt{v_j}
     """
     points = tf.constant(X)
-    covariance = tf.function(lambda x: kernel(x, points)[0], autograph=False)
+    origin = origin_of(points)
+    covariance = tf.function(
+        lambda x: shifted_kernel(kernel, x, points, origin=origin)[0], autograph=False
+    )
     v = kernel(points, full_cov=False).numpy().astype(np.float64)
     negligible = 1e-10 * float(v.max())
     C = np.zeros((num_points, len(X)))
