@@ -94,7 +94,7 @@ def lapack_triangle(A: AnyNDArray) -> AnyNDArray:
     size = CACHED_ROWS * num_columns
     end = len(A) // size * size
     if end > size:
-        blocks = np.linalg.qr(A[:end].reshape(-1, size, num_columns), mode="r")
+        blocks = np.asarray(np.linalg.qr(A[:end].reshape(-1, size, num_columns), mode="r"))
         A = np.concatenate([blocks.reshape(-1, num_columns), A[end:]])
     return np.asarray(np.linalg.qr(A, mode="r"))
 

@@ -17,7 +17,7 @@ from gpflow.kernels import SquaredExponential
 from numpy.testing import assert_allclose, assert_array_equal
 from refusals import D, N, T, exactly, refused
 
-from gpflow_cool import CoolMTGP, checks
+from gpflow_cool import CoolMTGP, SparseCoolMTGP, checks
 
 
 @pytest.fixture
@@ -550,3 +550,17 @@ def test_folders(tmp_path):
     for text, value in bad.items():
         with pytest.raises(ValueError, match=exactly(text)):
             checks.writable_folder(value, "log_dir")
+
+
+@pytest.mark.parametrize("size", [1e41, 1e-41])
+@pytest.mark.parametrize(
+    "build", [CoolMTGP, lambda data, kernel: SparseCoolMTGP(data, kernel, data[0][:3])]
+)
+def test_targets_beyond_the_range_of_floats(rng, build, size):
+    X, Y = rng.normal(size=(9, 1)), rng.normal(size=(9, 2))
+    Y[:, 1] *= size / np.max(np.abs(Y[:, 1]))
+    text = re.escape(f"largest entry of Y[:, 1] is {size:.0e} in absolute value") + ".*rescale"
+    with pytest.raises(ValueError, match=text):
+        build((X, Y), gpflow.kernels.Matern32())
+    Y[:, 1] = 0.0
+    build((X, Y), gpflow.kernels.Matern32())

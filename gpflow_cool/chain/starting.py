@@ -80,6 +80,22 @@ def mean_squares(residual: AnyNDArray) -> AnyNDArray:
     return np.asarray(np.nanmean(np.square(residual), axis=0, dtype=np.float64))
 
 
+def warn_of_scales(scales: AnyNDArray, part: str, stacklevel: int = 3) -> None:
+    """
+    Warn if the scales of the targets are far apart.
+
+    :param scales: [T], see :func:`task_scales`.
+    :param part: The part of the model that is not made for that.
+    """
+    ratio = float(np.sqrt(scales.max() / scales.min()))
+    if ratio > MAX_SCALE_RATIO:
+        warnings.warn(
+            f"The standard deviations of the targets differ by a factor of {ratio:.3g}. {part}"
+            " assumes comparable scales: standardise Y.",
+            stacklevel=stacklevel,
+        )
+
+
 def warn_of_offsets(scales: AnyNDArray, mean_square: AnyNDArray, stacklevel: int = 3) -> None:
     """
     Warn if a task that is not constant is far from zero, compared with its deviation.
@@ -203,13 +219,7 @@ def chain_parameters(
     :param kernel_variance: Mean of k(x, x).
     :param scales: [T], the tasks' variances.
     """
-    ratio = float(np.sqrt(scales.max() / scales.min()))
-    if ratio > MAX_SCALE_RATIO:
-        warnings.warn(
-            f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The"
-            " prior of the weights between tasks assumes comparable scales: standardise Y.",
-            stacklevel=3,
-        )
+    warn_of_scales(scales, "The prior of the weights between tasks", stacklevel=4)
     start_b, start_sigma2 = chain_start(kernel_variance, scales)
     b = checks.positive_vector(start_b if b is None else b, "b", len(scales))
     sigma2 = start_sigma2 if sigma2 is None else sigma2

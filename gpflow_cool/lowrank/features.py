@@ -27,8 +27,12 @@ MAX_CANDIDATES = 10_000
 
 METHODS = ("greedy", "k-means")
 
-SMALLEST_PIVOT = 100.0 * float(np.finfo(np.float64).eps)
+SMALLEST_PIVOT = 1e-11
 """A matrix whose pivots are all above this, relative to its diagonal, is factorised as it is."""
+
+SMALLEST_JITTER = 1e-13
+"""Less jitter would make the bound no better, but noisy: with 15 points of a singular
+covariance the bound jumps by 2e-7 nats with this jitter, and by 4e-4 with a thirtieth of it."""
 
 
 class Features(ABC):
@@ -84,20 +88,19 @@ def needed_jitter(K: TensorType) -> tf.Tensor:
     """
     The jitter that a Cholesky factor needs, relative to the mean of the diagonal.
 
-    It is none where all pivots are well above rounding, else M times machine precision, or four
-    times that where rounding is worse.
+    It is none where all pivots are well above rounding. Else it is `SMALLEST_JITTER`, or M times
+    machine precision where that is more, and four times as much where there is still no factor.
     """
     diagonal = tf.linalg.diag_part(K)
     rounding = tf.cast(tf.shape(K)[0], K.dtype) * np.finfo(np.float64).eps
+    jitter = tf.maximum(rounding, SMALLEST_JITTER)
 
     def pivots(jitter: TensorType) -> tf.Tensor:
         """Squared diagonal of the factor, relative to that of K; NaN where there is no factor."""
         return tf.square(tf.linalg.diag_part(cholesky_with_jitter(K, jitter))) / diagonal
 
-    without, little = pivots(0.0), pivots(rounding)
-    more = tf.where(tf.reduce_all(little > 0), rounding, 4.0 * rounding)
-    well_above = tf.reduce_all(without > SMALLEST_PIVOT)
-    return tf.where(well_above, tf.zeros_like(rounding), more)
+    jitter = tf.where(tf.reduce_all(pivots(jitter) > 0), jitter, 4.0 * jitter)
+    return tf.where(tf.reduce_all(pivots(0.0) > SMALLEST_PIVOT), tf.zeros_like(jitter), jitter)
 
 
 class LinearFeatures(Features):

@@ -192,20 +192,23 @@ def summarise(
 
     :param centred: The targets with the mean function subtracted.
     :param diagonal: k(x, x) of every row.
-    :raises ValueError: If an entry is not finite, naming its row.
+    :raises ValueError: If an entry is not finite, naming its row, or a task too large or too small.
     """
     count, trace = 0, 0.0
     moments = Moments(rows.num_tasks)
     sample = Sample(SAMPLE_ROWS)
+    largest = np.zeros(rows.num_tasks)
     for X, Y in rows.chunks():
         check_chunk(X.numpy(), "X", count)
         check_chunk(Y.numpy(), "Y", count)
+        largest = np.maximum(largest, np.max(np.abs(Y.numpy()), axis=0))
         moments.add(centred(X, Y).numpy())
         trace += float(tf.reduce_sum(diagonal(X)))
         sample.add(X.numpy(), Y.numpy())
         count += len(X)
     if not count:
         raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
+    checks.check_target_sizes(largest)
     return Summary(
         count,
         moments.scales(),

@@ -82,9 +82,7 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
 
 
 @check_shapes("F: [N, R]", "Y: [N, T]")
-def decompose_rows(
-    F: TensorType, Y: TensorType, *, python_callback: bool = False
-) -> Decomposition:
+def decompose_rows(F: TensorType, Y: TensorType, *, python_callback: bool = False) -> Decomposition:
     r"""
     As :func:`decompose`, from the rows themselves, with :math:`K = F F^\top` exactly.
 

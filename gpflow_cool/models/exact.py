@@ -20,6 +20,7 @@ from ..chain.starting import (
     mean_squares,
     task_scales,
     warn_of_offsets,
+    warn_of_scales,
 )
 from ..joint.covariances import (
     FullCovariance,
@@ -101,6 +102,8 @@ class KroneckerMTGP(InMemoryModel):
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
         warn_of_offsets(scales, mean_squares(residual))
+        if rank or noise_rank == 0:
+            warn_of_scales(scales, "A variance that all tasks share, as with this rank,")
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
