@@ -181,7 +181,6 @@ def regression_data(data: Any, *, missing: bool = False) -> RegressionData:
     X, Y = pair(data, "data must be the pair (X, Y), shapes [N, D] and [N, T]")
     X = matrix(X, "X", INPUTS_ARE_COLUMNS)
     Y = matrix(Y, "Y", TASKS_ARE_COLUMNS, missing=missing)
-    check_target_sizes(np.max(np.abs(np.nan_to_num(Y.numpy())), axis=0))
     rows_X, rows_Y = int(tf.shape(X)[0]), int(tf.shape(Y)[0])
     if rows_X != rows_Y:
         raise ValueError(
@@ -189,22 +188,6 @@ def regression_data(data: Any, *, missing: bool = False) -> RegressionData:
             " observed at row n of X."
         )
     return X, Y
-
-
-def check_target_sizes(largest: AnyNDArray) -> None:
-    """
-    Raise if targets are so large or so small that fourth powers of them leave the range of floats.
-
-    :param largest: [T], the largest absolute target of each task.
-    """
-    limit = 1e40 if default_float() == np.float64 else 1e15
-    bad = np.flatnonzero((largest > limit) | ((largest > 0) & (largest < 1.0 / limit)))
-    if len(bad):
-        raise ValueError(
-            f"The largest entry of Y[:, {bad[0]}] is {largest[bad[0]]:.3g} in absolute value, but"
-            f" {np.dtype(default_float()).name} has room only for targets between {1 / limit:.0e}"
-            f" and {limit:.0e}: rescale the column."
-        )
 
 
 def pair(data: Any, what: str) -> tuple[Any, Any]:

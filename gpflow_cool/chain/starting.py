@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import set_trainable
 from gpflow.base import AnyNDArray, Parameter, TensorData
+from gpflow.config import default_float
 from gpflow.kernels import (
     ArcCosine,
     Combination,
@@ -69,6 +70,22 @@ def scales_of_moments(
 ) -> AnyNDArray:
     """The scales of tasks, [T], from their moments, and which of them are constant."""
     return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
+
+
+def check_target_sizes(largest: AnyNDArray) -> None:
+    """
+    Raise if targets are so large or so small that fourth powers of them leave the range of floats.
+
+    :param largest: [T], the largest absolute target of each task.
+    """
+    limit = 1e40 if default_float() == np.float64 else 1e15
+    bad = np.flatnonzero((largest > limit) | ((largest > 0) & (largest < 1.0 / limit)))
+    if len(bad):
+        raise ValueError(
+            f"The largest entry of Y[:, {bad[0]}] is {largest[bad[0]]:.3g} in absolute value, but"
+            f" {np.dtype(default_float()).name} has room only for targets between {1 / limit:.0e}"
+            f" and {limit:.0e}: rescale the column."
+        )
 
 
 def mean_squares(residual: AnyNDArray) -> AnyNDArray:

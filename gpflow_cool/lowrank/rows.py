@@ -16,7 +16,7 @@ from gpflow.base import AnyNDArray
 from gpflow.config import default_float
 
 from .. import checks
-from ..chain.starting import positive_or_one, scales_of_moments
+from ..chain.starting import check_target_sizes, positive_or_one, scales_of_moments
 from ..chain.variation import is_constant
 
 CHUNK_ROWS = 8192
@@ -208,7 +208,7 @@ def summarise(
         count += len(X)
     if not count:
         raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
-    checks.check_target_sizes(largest)
+    check_target_sizes(largest)
     return Summary(
         count,
         moments.scales(),

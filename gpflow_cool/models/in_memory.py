@@ -17,6 +17,7 @@ from typing_extensions import Self
 from .. import checks
 from ..chain.kernels import kernel_matrix
 from ..chain.spectrum import Spectrum, exact_spectrum
+from ..chain.starting import check_target_sizes
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..joint.base_posterior import JointPosterior
 from ..joint.conditioning import Imputation, impute
@@ -50,6 +51,7 @@ class InMemoryModel(MultitaskModel):
         task_names: Sequence[str] | None,
     ) -> None:
         X, Y = checks.regression_data(data, missing=True)
+        check_target_sizes(np.nanmax(np.abs(Y.numpy()), axis=0, initial=0.0))
         names = checks.task_names(task_names, data, int(Y.shape[1]))
         super().__init__((X, Y), kernel, mean_function, names)
         self.task_column = -1
