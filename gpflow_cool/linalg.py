@@ -7,6 +7,7 @@ eigenvalues of a covariance matrix are clipped at zero in :func:`eigh`.
 
 import functools
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -19,10 +20,24 @@ from gpflow.config import default_jitter
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
+INDEFINITE = (
+    "The kernel matrix has negative eigenvalues that are no rounding errors: the kernel is not"
+    " positive definite at these inputs, as Periodic of a Matern kernel is not with two or more"
+    " inputs. Negative eigenvalues count as zero, so that predictions are those of another kernel:"
+    " choose a kernel that is positive definite, or inputs that are smaller."
+)
+"""Always the same text and place: Python shows it once, and not at every step of training."""
+
+
+CACHED_ROWS = 16
+"""Rows per column of a block in :func:`lapack_triangle`."""
+
 
 def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
-    Eigenvalues and eigenvectors of a symmetric matrix by LAPACK's divide and conquer.
+    Eigenvalues and eigenvectors of a covariance matrix by LAPACK's divide and conquer.
+
+    Warns where eigenvalues are negative beyond rounding.
 
     :raises LinAlgError: If the matrix has entries that are not finite.
     """
@@ -34,6 +49,8 @@ def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     # NumPy's, not SciPy's: each brings a BLAS with threads of its own, and the idle ones of one
     # keep the other waiting for a tenth of a second.
     lam, U = np.linalg.eigh(K)
+    if lam[0] < -np.sqrt(np.finfo(lam.dtype).eps) * lam[-1]:
+        warnings.warn(INDEFINITE, stacklevel=1)
     return lam, U
 
 
@@ -120,9 +137,35 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
     return decompose(K)
 
 
+def lapack_triangle(A: AnyNDArray) -> AnyNDArray:
+    """R of A = Q R by LAPACK, first of blocks of rows that fit into the cache, then of their Rs."""
+    num_columns = A.shape[1]
+    size = CACHED_ROWS * num_columns
+    end = len(A) // size * size
+    if end > size:
+        blocks = np.asarray(np.linalg.qr(A[:end].reshape(-1, size, num_columns), mode="r"))
+        A = np.concatenate([blocks.reshape(-1, num_columns), A[end:]])
+    return np.asarray(np.linalg.qr(A, mode="r"))
+
+
+@check_shapes("A: [N, P]", "return: [rows, P]")
+def triangle(A: TensorType, *, python_callback: bool = False) -> tf.Tensor:
+    """
+    R of A = Q R, without a gradient, so that A^T A = R^T R; the signs of its rows are arbitrary.
+
+    LAPACK takes little longer than the product A^T A, and TensorFlow ten times as long.
+
+    :param python_callback: As for :func:`eigh`.
+    """
+    A = tf.stop_gradient(tf.convert_to_tensor(A))
+    if (python_callback or tf.executing_eagerly()) and not has_gpu():
+        return tf.ensure_shape(tf.numpy_function(lapack_triangle, [A], A.dtype), [None, A.shape[1]])
+    return tf.linalg.qr(A).r
+
+
 @check_shapes("S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., M, M]")
 def cholesky_with_jitter(
-    S: TensorType, relative: float | None = None, *, prior: TensorType | None = None
+    S: TensorType, relative: TensorType | None = None, *, prior: TensorType | None = None
 ) -> tf.Tensor:
     """
     Cholesky factor of a covariance matrix that may be singular.

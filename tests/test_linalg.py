@@ -1,5 +1,7 @@
 """Factorisations and densities against NumPy and SciPy."""
 
+import warnings
+
 import gpflow
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from numpy.testing import assert_allclose
 from problems import CASES, assert_close, assert_moments
 from scipy.stats import multivariate_normal, norm
 
-from gpflow_cool import linalg
+from gpflow_cool import CoolMTGP, linalg
 
 
 def random_covariance(rng, *shape, M):
@@ -159,3 +161,24 @@ def test_correlation_of_a_task_without_variance():
     S = np.array([[4.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
     expected = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
     assert_allclose(linalg.correlation_from_covariance(tf.constant(S)), expected, rtol=1e-15)
+
+
+def test_indefinite_kernel_matrix_is_told_once(rng):
+    X, Y = rng.uniform(0, 4, size=(40, 3)), rng.normal(size=(40, 1))
+    kernel = gpflow.kernels.Periodic(gpflow.kernels.Matern32(lengthscales=5.0), period=2.0)
+    assert np.linalg.eigvalsh(kernel(X))[0] < -1e-4
+    model = CoolMTGP((X, Y), kernel, engine="spectral")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        model.fit(verbose=0, steps=5)
+        mean, _ = model.predict_f(X)
+    assert [str(warning.message) for warning in caught] == [linalg.INDEFINITE]
+    assert "not positive definite at these inputs" in linalg.INDEFINITE
+    assert np.isfinite(mean).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rounding_of_a_singular_matrix_is_not_told(dtype, rng):
+    F = rng.normal(size=(200, 3)).astype(dtype)
+    lam, _ = linalg.lapack_eigh(F @ F.T)
+    assert lam[0] < 0

@@ -46,6 +46,9 @@ MAX_ROWS_FOR_DISTANCES = 1000
 MAX_SCALE_RATIO = 10.0
 """A larger ratio of the targets' standard deviations raises a warning."""
 
+MAX_OFFSET = 1e3
+"""A root mean square of a task above this many standard deviations raises a warning."""
+
 
 def task_scales(residual: AnyNDArray) -> AnyNDArray:
     """
@@ -66,6 +69,33 @@ def scales_of_moments(
 ) -> AnyNDArray:
     """The scales of tasks, [T], from their moments, and which of them are constant."""
     return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
+
+
+def mean_squares(residual: AnyNDArray) -> AnyNDArray:
+    """
+    Mean of the squared targets of each task, [T].
+
+    :param residual: As for :func:`task_scales`.
+    """
+    return np.asarray(np.nanmean(np.square(residual), axis=0, dtype=np.float64))
+
+
+def warn_of_offsets(scales: AnyNDArray, mean_square: AnyNDArray, stacklevel: int = 3) -> None:
+    """
+    Warn if a task that is not constant is far from zero, compared with its deviation.
+
+    :param scales: [T], see :func:`task_scales`.
+    :param mean_square: [T], means of the squared targets, mean function subtracted.
+    """
+    offsets = np.sqrt(mean_square / scales)
+    task = int(np.argmax(offsets))
+    if offsets[task] > MAX_OFFSET:
+        warnings.warn(
+            f"The targets of task {task} are {offsets[task]:.3g} times as far from zero as from"
+            " their mean, and the model's mean is zero: most digits go into the offset. Subtract"
+            " the mean, or pass mean_function=gpflow.mean_functions.Constant().",
+            stacklevel=stacklevel,
+        )
 
 
 class NoiseFloor(tfp.bijectors.Shift):

@@ -19,14 +19,11 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 
 from ..linalg import LOG_2PI
-from .likelihood import KernelGradient
+from .likelihood import KernelGradient, ridge_of_systems
 from .spectrum import Spectrum
 
 TASKS_PER_BLOCK = 16
 """Tasks whose terms are computed together, without the tasks that come after the block."""
-
-RIDGE_THRESHOLD = 1e14
-"""Where the diagonal of I + G exceeds this, rounding swallows most of I: a ridge is added."""
 
 
 class TaskProblems(NamedTuple):
@@ -186,15 +183,13 @@ def invertible(M: AnyNDArray, mask: AnyNDArray) -> AnyNDArray:
     """
     Matrices I + G, [Q, T, T], with a ridge where they might have no inverse.
 
-    Where G is beyond 1e16, rounding swallows I; and tasks that are copies make G singular.
+    The ridge is that of :func:`.likelihood.ridge_of_systems`.
 
     :param mask: [Q, T], false for the padding, which stays as it is.
     """
-    sizes = np.max(np.diagonal(M, axis1=1, axis2=2), axis=1)
-    ridge = np.where(
-        sizes > RIDGE_THRESHOLD, np.sum(mask, axis=1) * np.finfo(M.dtype).eps * sizes, 0.0
-    )
-    return M + (ridge[:, None] * mask)[:, :, None] * np.eye(M.shape[1])
+    diagonal = np.diagonal(M, axis1=1, axis2=2)
+    ridge = mask * ridge_of_systems(diagonal, np.sum(mask, axis=1, keepdims=True))
+    return M + ridge[:, :, None] * np.eye(M.shape[1])
 
 
 def gram(problems: TaskProblems, weights: AnyNDArray, outside: AnyNDArray | float) -> AnyNDArray:

@@ -16,6 +16,7 @@ from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 
 from .. import checks
+from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..linalg import Seed, log_density_of_layout
 from .kronecker import JointSolution, condition_on_known
 from .missing import ObservedSolution
@@ -112,7 +113,12 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
 
     def _data_covariance(self, Xnew: TensorType) -> tf.Tensor:
         """[N, batch..., M], k(X, Xnew)."""
-        return self.kernel(self.X_data, Xnew)
+        return kernel_matrix(self.kernel, self.X_data, Xnew)
+
+    def _prior_covariance(self, Xnew: TensorType, full_cov: bool) -> tf.Tensor:
+        """[batch..., M, M], k(Xnew, Xnew); without `full_cov` its diagonal, [batch..., M]."""
+        origin = origin_of(self.X_data)
+        return shifted_kernel(self.kernel, Xnew, full_cov=full_cov, origin=origin)
 
     def _inputs(self, Xnew: Any) -> tf.Tensor:
         return checks.inputs(Xnew, self.num_inputs, self.X_data.dtype)

@@ -42,7 +42,8 @@ class FullCovariance(TaskCovariance):
 
     def __init__(self, start: AnyNDArray, floor: AnyNDArray | None = None) -> None:
         self.floor = np.zeros(len(start), start.dtype) if floor is None else floor
-        bijector = tfp.bijectors.FillScaleTriL(diag_bijector=positive(), diag_shift=None)
+        triangle = tfp.bijectors.FillScaleTriL(diag_bijector=positive(), diag_shift=None)
+        bijector = tfp.bijectors.Chain([scale_of_rows(start), triangle])
         self.factor = Parameter(self.factor_of(start), transform=bijector)
 
     def __call__(self) -> tf.Tensor:
@@ -81,7 +82,7 @@ class LowRankCovariance(TaskCovariance):
         level = max(float(np.mean(rest)) if len(rest) else 0.0, 1e-3 * float(np.mean(values)))
         top = np.maximum(top - level, 1e-3 * level)
         weights = deviation[:, None] * vectors[:, self.num_tasks - rank :] * np.sqrt(top)
-        self.weights = Parameter(weights.astype(start.dtype))
+        self.weights = Parameter(weights.astype(start.dtype), transform=scale_of_rows(start))
         self.diagonal = variances(level * deviation**2, start.dtype, shared, floor)
 
     def __call__(self) -> tf.Tensor:
@@ -115,11 +116,23 @@ def variances(
     noise.
     """
     start = np.asarray(np.mean(start) if shared else start, dtype)
-    if floor is None:
-        return Parameter(start, transform=positive())
-    floor = np.asarray(np.min(floor) if shared else floor, dtype)
-    bijector = tfp.bijectors.Chain([NoiseFloor(tf.constant(floor)), positive(lower=0.0)])
-    return Parameter(np.maximum(start, 2.0 * floor), transform=bijector)
+    if floor is not None:
+        floor = np.asarray(np.min(floor) if shared else floor, dtype)
+        start = np.maximum(start, 2.0 * floor)
+    smallest = SMALLEST_DEVIATION**2 * np.max(start) if np.any(start > 0) else 1.0
+    unit = tfp.bijectors.Scale(tf.constant(np.maximum(start, smallest), dtype))
+    parts = [unit, positive(lower=0.0)]
+    if floor is not None:
+        parts.insert(0, NoiseFloor(tf.constant(floor)))
+    return Parameter(start, transform=tfp.bijectors.Chain(parts))
+
+
+def scale_of_rows(start: AnyNDArray) -> tfp.bijectors.Scale:
+    """
+    Multiplies row t by the deviation of task t at the start: what an optimiser sees is of the order
+    of one, whatever the units of the targets.
+    """
+    return tfp.bijectors.Scale(tf.constant(deviations(start)[:, None], start.dtype))
 
 
 def deviations(S: AnyNDArray) -> AnyNDArray:

@@ -4,6 +4,7 @@ import tensorflow as tf
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputedValue
 
+from ..chain.kernels import kernel_matrix
 from ..linalg import Seed, gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, predictive_moments
@@ -47,7 +48,7 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean of the tasks without mean function, and covariances of the rotated tasks."""
         Kmn = self.cross_covariance(Xnew)
-        q = rotated_covariance(solution, Kmn, self.kernel(Xnew, full_cov=full_cov), full_cov)
+        q = rotated_covariance(solution, Kmn, self._prior_covariance(Xnew, full_cov), full_cov)
         q = add_rotated_noise(q, full_cov) if noise else q
         return predictive_mean(solution, Kmn), q
 
@@ -109,7 +110,7 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
         *,
         noise: bool = False,
     ) -> MeanAndVariance:
-        Kmn, Knn = self.cross_covariance(Xnew), self.kernel(Xnew, full_cov=full_cov)
+        Kmn, Knn = self.cross_covariance(Xnew), self._prior_covariance(Xnew, full_cov)
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
 
     def _correlated_samples(
@@ -125,7 +126,7 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
         if full_cov:
 
             def draw(Xnew: tf.Tensor) -> tf.Tensor:
-                K = self.kernel(tf.concat([self.X_data, Xnew], axis=0))
+                K = kernel_matrix(self.kernel, tf.concat([self.X_data, Xnew], axis=0))
                 return draw_functions(solution, K, count, noise=noise, seed=seed)
 
             return map_batch(draw, Xnew)

@@ -169,6 +169,9 @@ class Summary(NamedTuple):
     scales: AnyNDArray
     """[T], see :func:`gpflow_cool.chain.starting.task_scales`."""
 
+    mean_squares: AnyNDArray
+    """[T], means of the squared targets, mean function subtracted."""
+
     kernel_variance: float
     """Mean of k(x, x)."""
 
@@ -187,7 +190,7 @@ def summarise(
 
     :param centred: The targets with the mean function subtracted.
     :param diagonal: k(x, x) of every row.
-    :raises ValueError: If an entry is not finite, naming its row.
+    :raises ValueError: If an entry is not finite, naming its row, or a task too large or too small.
     """
     count, trace = 0, 0.0
     moments = Moments(rows.num_tasks)
@@ -203,7 +206,13 @@ def summarise(
     if not count:
         raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
     check_ranges(moments.low, moments.high, moments.dtype)
-    return Summary(count, moments.scales(), positive_or_one(trace / count), *sample.parts)
+    return Summary(
+        count,
+        moments.scales(),
+        moments.mean_squares(),
+        positive_or_one(trace / count),
+        *sample.parts,
+    )
 
 
 def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
@@ -241,7 +250,11 @@ class Moments:
         """[T], as :func:`gpflow_cool.chain.starting.task_scales` of all rows."""
         variance = self.squares / self.count
         constant = is_constant(self.low, self.high, self.dtype)
-        return scales_of_moments(variance, variance + np.square(self.mean), constant)
+        return scales_of_moments(variance, self.mean_squares(), constant)
+
+    def mean_squares(self) -> AnyNDArray:
+        """[T], means of squares."""
+        return self.squares / self.count + np.square(self.mean)
 
 
 class Sample:

@@ -23,7 +23,7 @@ from gpflow.base import AnyNDArray, TensorType
 from ..chain.likelihood import chain_gradient, contrasts, solve_chain
 from ..chain.spectrum import Spectrum
 from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence, task_basis
-from ..linalg import eigh
+from ..linalg import eigh, triangle
 
 
 class Statistics(NamedTuple):
@@ -70,13 +70,44 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     root = tf.where(spanned, tf.math.rsqrt(tf.where(spanned, lam, tf.ones_like(lam))), lam)
     Yr = root[:, None] * tf.matmul(E, statistics.FY, transpose_a=True)
     slack = statistics.trace - tf.linalg.trace(statistics.FF)
-    rounding = 1e-12 * statistics.trace
+    rounding = 1e-13 * statistics.trace
     spectrum = Spectrum(
         lam=lam,
         Yr=Yr,
         G0=statistics.YY - tf.matmul(Yr, Yr, transpose_a=True),
         num_rows=statistics.num_rows,
         slack=tf.where(slack > rounding, slack, tf.zeros_like(slack)),
+    )
+    return Decomposition(E, spectrum)
+
+
+@check_shapes("F: [N, R]", "Y: [N, T]")
+def decompose_rows(F: TensorType, Y: TensorType, *, python_callback: bool = False) -> Decomposition:
+    r"""
+    As :func:`decompose`, from the rows themselves, with :math:`K = F F^\top` exactly.
+
+    .. math:: [F, Y] = Q \begin{bmatrix} R_F & R_Y \\ 0 & R_0 \end{bmatrix}, \qquad
+              R_F = V \, \mathrm{diag}(\lambda)^{1/2} E^\top, \qquad
+              Y_r = V^\top R_Y, \qquad G_0 = R_0^\top R_0
+
+    Nothing cancels here. :math:`G_0 = Y^\top Y - Y_r^\top Y_r` keeps no digit where the features
+    explain nearly all of the targets, such as a mean that is large compared with the deviation.
+    """
+    R = F.shape[1]
+    rows = tf.cast(tf.concat([F, Y], axis=1), tf.float64)
+    too_few = tf.maximum(R - tf.shape(rows)[0], 0)
+    r = triangle(tf.pad(rows, [[0, too_few], [0, 0]]), python_callback=python_callback)
+    root, V, E = tf.linalg.svd(r[:R, :R])
+    spanned = root > np.finfo(np.float64).eps * R * root[0]
+    inside = tf.matmul(V, r[:R, R:], transpose_a=True)
+    nothing = tf.zeros_like(inside)
+    outside = tf.concat([tf.where(spanned[:, None], nothing, inside), r[R:, R:]], axis=0)
+    spectrum = Spectrum(
+        lam=tf.where(spanned, tf.square(root), tf.zeros_like(root)),
+        Yr=tf.where(spanned[:, None], inside, nothing),
+        G0=tf.matmul(outside, outside, transpose_a=True),
+        num_rows=tf.cast(tf.shape(F)[0], tf.float64),
+        slack=tf.zeros([], tf.float64),
     )
     return Decomposition(E, spectrum)
 
@@ -165,18 +196,26 @@ def statistics_gradient(
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
 @check_shapes("C: [T, T]", "Sigma: [T, T]", "return: []")
-def statistics_log_evidence(statistics: Statistics, C: TensorType, Sigma: TensorType) -> tf.Tensor:
+def statistics_log_evidence(
+    statistics: Statistics,
+    C: TensorType,
+    Sigma: TensorType,
+    *,
+    decomposition: Decomposition | None = None,
+) -> tf.Tensor:
     r"""
     Log evidence of the joint model from statistics, with a gradient written by hand.
 
     In the basis of :mod:`gpflow_cool.joint.kronecker` it is a sum over rotated tasks j. Each is
     like a task of the chain with :math:`b = d_j, \sigma^2 = 1` and row j of :math:`P^{-1}` for v.
+
+    :param decomposition: That of the statistics, where it is known already.
     """
 
     @tf.custom_gradient
     def evidence(*inputs: tf.Tensor):  # type: ignore[no-untyped-def]
         *parts, C, Sigma = inputs
-        known = decompose(Statistics(*parts), python_callback=True)
+        known = decomposition or decompose(Statistics(*parts), python_callback=True)
         basis = task_basis(tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64))
         value = spectrum_log_evidence(known.spectrum, basis)
 

@@ -9,9 +9,17 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
 from .. import checks
+from ..chain.kernels import kernel_matrix
 from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
 from ..chain.recovery import average_over_orders, some_orders
-from ..chain.starting import chain_parameters, fix_kernel_scale, mean_kernel_diagonal, task_scales
+from ..chain.starting import (
+    chain_parameters,
+    fix_kernel_scale,
+    mean_kernel_diagonal,
+    mean_squares,
+    task_scales,
+    warn_of_offsets,
+)
 from ..joint.missing import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
@@ -95,7 +103,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
                 ' learning="hierarchical".'
             )
         self.warn_of_separate_tasks()
-        scales = task_scales(self.centred_targets().numpy())
+        residual = self.centred_targets().numpy()
+        scales = task_scales(residual)
+        warn_of_offsets(scales, mean_squares(residual))
         variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)
@@ -117,13 +127,16 @@ class CoolMTGP(ChainModel, InMemoryModel):
         X, _ = self.data
         features = self.features
         if features is not None:
-            statistics = self.feature_statistics(features)
             return statistics_log_likelihoods(
-                statistics, self.b, self.sigma2, learning=self.learning
+                self.feature_statistics(features),
+                self.b,
+                self.sigma2,
+                learning=self.learning,
+                decomposition=self.feature_decomposition(features, python_callback=True),
             )
         engine = choose_engine(self.num_tasks) if self.engine == "auto" else self.engine
         return conditional_log_likelihoods(
-            self.kernel(X),
+            kernel_matrix(self.kernel, X),
             self.centred_completions(),
             self.b,
             self.sigma2,

@@ -11,12 +11,15 @@ from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
+from ..chain.kernels import kernel_matrix
 from ..chain.spectrum import Spectrum
 from ..chain.starting import (
     NOISE_FRACTION,
     fix_kernel_scale,
     mean_kernel_diagonal,
+    mean_squares,
     task_scales,
+    warn_of_offsets,
     warn_of_scales,
 )
 from ..joint.covariances import (
@@ -98,6 +101,7 @@ class KroneckerMTGP(InMemoryModel):
         super().__init__(data, kernel, mean_function, task_names)
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
+        warn_of_offsets(scales, mean_squares(residual))
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             warn_of_scales(scales)
@@ -181,10 +185,18 @@ class KroneckerMTGP(InMemoryModel):
         X, _ = self.data
         features = self.features
         if features is not None:
-            statistics = self.feature_statistics(features)
-            return statistics_log_evidence(statistics, self.signal(), self.noise())[None]
+            evidence = statistics_log_evidence(
+                self.feature_statistics(features),
+                self.signal(),
+                self.noise(),
+                decomposition=self.feature_decomposition(features, python_callback=True),
+            )
+            return evidence[None]
         evidence = kronecker_log_likelihood(
-            self.kernel(X), self.centred_completions(), self.signal(), self.noise()
+            kernel_matrix(self.kernel, X),
+            self.centred_completions(),
+            self.signal(),
+            self.noise(),
         )
         return evidence[None]
 
@@ -219,7 +231,7 @@ class KroneckerMTGP(InMemoryModel):
 
     def observed_system(self) -> ObservedSystem:
         assert self.observed is not None
-        lam, U = eigh(self.kernel(self.data[0]))
+        lam, U = eigh(kernel_matrix(self.kernel, self.data[0]))
         return observed_system(U, lam, self.signal(), self.noise(), self.observed)
 
     def to_document(self, writer: Writer) -> dict[str, Any]:

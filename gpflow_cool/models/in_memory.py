@@ -15,6 +15,7 @@ from gpflow.posteriors import PrecomputeCacheType
 from typing_extensions import Self
 
 from .. import checks
+from ..chain.kernels import kernel_matrix
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..chain.variation import check_ranges
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
@@ -30,7 +31,7 @@ from ..joint.posteriors import MissingDataPosterior
 from ..linalg import eigh
 from ..lowrank.features import LinearFeatures, linear_features
 from ..lowrank.rows import TensorRows
-from ..lowrank.statistics import Statistics, decompose, row_statistics
+from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
 from ..saving.models import Document
 from ..saving.modules import Reader, Writer
 from .base import MultitaskModel
@@ -169,12 +170,19 @@ class InMemoryModel(MultitaskModel):
         X, _ = self.data
         return row_statistics(features(X), self.centred_targets(), features.diagonal(X))
 
+    def feature_decomposition(
+        self, features: LinearFeatures, *, python_callback: bool = False
+    ) -> Decomposition:
+        """Features and targets in the kernel's eigenbasis, from the rows themselves."""
+        F, Y = features(self.data[0]), self.centred_targets()
+        return decompose_rows(F, Y, python_callback=python_callback)
+
     def spectral(self) -> tuple[tf.Tensor, Spectrum]:
         features = self.features
         if features is None:
-            lam, U = eigh(self.kernel(self.data[0]))
+            lam, U = eigh(kernel_matrix(self.kernel, self.data[0]))
             return U, exact_spectrum(lam, U, self.centred_completions())
-        E, spectrum = decompose(self.feature_statistics(features))
+        E, spectrum = self.feature_decomposition(features)
         return tf.cast(E * tf.sqrt(spectrum.lam), self.dtype), spectrum
 
     def observed_solution(self) -> ObservedSolution:

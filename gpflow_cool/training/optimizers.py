@@ -33,6 +33,10 @@ PENALTY_FACTOR = 3.0
 """A point without a finite loss gets the loss of the last step plus this many times the change that
 the gradient predicted."""
 
+LONGEST_MOVE = 5.0
+"""A search moves no logarithm by more than this, a factor of 150: beyond a valley of the loss there
+may be a plain where nothing leads back."""
+
 CACHED_EVALUATIONS = 3
 """How many evaluations are kept: as many as there are starting points to choose from."""
 
@@ -65,7 +69,7 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
             em = model.expectation_maximisation()
             return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
         if optimizer != "adam":  # "scipy", or nothing to solve for
-            vector = ParameterVector(model.trainable_parameters)
+            vector = ParameterVector(model.trainable_parameters, logarithms=True)
             minimise = partial(lbfgs, vector, FIRST_STEP["scipy"])
             return Optimizer("scipy", cached(model, loss_function(model)), minimise)
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
@@ -171,6 +175,8 @@ class LineSearch:
         self.num_tried = 0
 
     def __call__(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
+        if self.is_too_far(x):
+            return self.penalty(x)
         self.stop_at_rounding(x)
         self.num_tried += 1
         try:
@@ -182,12 +188,20 @@ class LineSearch:
         except FAILURES:
             if self.start is None:
                 raise
+            self.num_shortened += 1
             return self.penalty(x)
         self.run.keep_if_best(evaluation.loss)
         self.last = Point(np.copy(x), evaluation, gradient)
         if self.start is None:
             self.start, self.num_tried = self.last, 0
         return evaluation.loss, gradient
+
+    def is_too_far(self, x: AnyNDArray) -> bool:
+        """Whether a logarithm moves by more than `LONGEST_MOVE` from the start of the search."""
+        if self.start is None:
+            return False
+        moves = self.unit * np.abs(x - self.start.x)[self.vector.is_logarithm]
+        return bool(np.any(moves > LONGEST_MOVE))
 
     def stop_at_rounding(self, x: AnyNDArray) -> None:
         """End a search whose longer steps failed and that now looks for less than rounding."""
@@ -201,9 +215,8 @@ class LineSearch:
         return float(self.start.gradient @ (x - self.start.x))
 
     def penalty(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
-        """Loss and gradient for a point where the model has none."""
+        """Loss and gradient for a point where the model has none, or that is too far away."""
         assert self.start is not None
-        self.num_shortened += 1
         rise = PENALTY_FACTOR * abs(self.predicted_change(x))
         return self.start.evaluation.loss + rise, np.zeros_like(x)
 

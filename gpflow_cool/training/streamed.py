@@ -9,7 +9,14 @@ from gpflow.base import AnyNDArray
 from ..chain.spectrum import Spectrum
 from ..chain.terms import task_problems
 from ..graphs import compiled
-from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
+from ..lowrank.features import LinearFeatures
+from ..lowrank.statistics import (
+    Decomposition,
+    Statistics,
+    decompose,
+    decompose_rows,
+    statistics_log_likelihoods,
+)
 from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
 from .model import Evaluation, TrainableChain
 from .profiled import ProfiledChain
@@ -63,7 +70,7 @@ class StreamedLoss(ProfiledChain):
         other part. It sets b and sigma2.
         """
         model, variables = self.model, self.variables
-        known = decompose(statistics, python_callback=True)
+        known = self.decomposition(statistics)
         present = self.present()
         inputs = [scales, present, *known.spectrum]
         best = self.in_numpy(self.solve_spectrum, inputs, tf.float64)
@@ -90,6 +97,14 @@ class StreamedLoss(ProfiledChain):
         )
         gradients = [sum(pair) for pair in zip(gradients, through_L, strict=True)]
         return loss, terms, gradients, row_weights(L, by_statistics)
+
+    def decomposition(self, statistics: Statistics) -> Decomposition:
+        """From the rows themselves where the features are linear, and all rows are in memory."""
+        if not isinstance(self.features, LinearFeatures):
+            return decompose(statistics, python_callback=True)
+        X, Y = self.model.rows.arrays()
+        residual = Y - self.model.mean_function(X)
+        return decompose_rows(self.features(X), residual, python_callback=True)
 
     def solve_spectrum(
         self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import CASES, ENGINES, LEARNINGS, assert_close, random_problem
 
 from gpflow_cool import CoolMTGP
@@ -13,10 +14,12 @@ from gpflow_cool.chain.likelihood import (
     choose_engine,
     conditional_log_likelihoods,
     earlier_tasks,
+    ridge_of_systems,
     solve_chain,
     solve_task_systems,
 )
 from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.chain.terms import invertible
 from gpflow_cool.linalg import eigh
 
 
@@ -265,3 +268,37 @@ def test_float32(rng, case, learning, engine):
 def test_choose_engine(monkeypatch, gpu, num_tasks, engine):
     monkeypatch.setattr(chain_module, "has_gpu", lambda: gpu)
     assert choose_engine(num_tasks) == engine
+
+
+def test_both_implementations_have_the_same_ridge():
+    G = np.full([2, 2, 2], 3e17)
+    L = solve_task_systems(tf.constant(G)).L
+    expected = 1.0 + 3e17 * (1.0 + 10 * np.finfo(float).eps)
+    assert_allclose(L[1, 0, 0] ** 2, expected, rtol=1e-15)
+    mask = np.array([[False, False], [True, False]])
+    M = np.eye(2) + np.diag([3e17, 0.0]) * mask[:, :, None]
+    assert_array_equal(invertible(M, mask)[1], np.diag([expected, 1.0]))
+
+
+def test_small_rounding_adds_no_ridge():
+    assert_array_equal(
+        ridge_of_systems(np.array([1.0, 1e11, 1e13]), 1), [0.0, 0.0, 1e14 * np.finfo(float).eps]
+    )
+
+
+@pytest.mark.parametrize("engine", ["spectral", "cholesky"])
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_copies_of_a_task_far_from_zero(rng, learning, engine):
+    X = np.linspace(0, 6, 40)[:, None]
+    y = 1e6 + np.sin(X) + 0.1 * rng.normal(size=X.shape)
+    kernel = gpflow.kernels.SquaredExponential()
+    with pytest.warns(UserWarning, match="as far from zero as from their mean"):
+        model = CoolMTGP((X, np.hstack([y, y, y])), kernel, learning=learning, engine=engine)
+    model.fit(verbose=0)
+    C, Sigma = model.task_covariance().numpy(), model.noise_covariance().numpy()
+    for S in (C, Sigma):
+        assert np.isfinite(S).all()
+        assert np.linalg.eigvalsh(S)[0] >= -1e-9 * np.max(S)
+    assert np.isfinite(float(model.training_loss()))
+    mean, _ = model.predict_f(X)
+    assert_allclose(mean, np.hstack([y, y, y]), atol=1.0)

@@ -9,7 +9,7 @@ from gpflow import kernels
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 
-from gpflow_cool import CoolMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.chain.starting import (
     CHAIN_NOISE_FLOOR,
     fix_kernel_scale,
@@ -310,3 +310,37 @@ def test_the_objective_sees_only_the_product(rng):
     assert_allclose(one.training_loss(), other.training_loss(), rtol=1e-12)
     assert_allclose(4.0 * other.task_covariance(), one.task_covariance(), rtol=1e-9)
     assert_array_equal(one.kernel.variance.trainable, False)
+
+
+# Warnings -----------------------------------------------------------------------------------------
+
+
+MODELS = [
+    CoolMTGP,
+    KroneckerMTGP,
+    lambda data, kernel, *mean: SparseCoolMTGP(data, kernel, data[0][:5], *mean, chunk_rows=7),
+]
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_targets_far_from_zero_are_told(rng, build):
+    X, Y = rng.normal(size=(20, 1)), rng.normal(size=(20, 2))
+    build((X, Y + 500.0 * Y.std(axis=0)), kernels.Matern32())
+    build((X, np.hstack([Y, np.full((20, 1), 3.0)])), kernels.Matern32())  # constant: no deviation
+    far = Y + [0.0, 1e6]
+    build((X, far), kernels.Matern32(), gpflow.mean_functions.Constant([0.0, 1e6]))
+    factor = np.sqrt(np.mean(far[:, 1] ** 2)) / np.std(far[:, 1])
+    text = f"^The targets of task 1 are {factor:.3g} times as far from zero .* mean_function="
+    with pytest.warns(UserWarning, match=text.replace("+", "[+]")) as caught:
+        build((X, far), kernels.Matern32())
+    assert caught[0].filename == __file__
+
+
+def test_a_shared_variance_warns_of_scales(rng):
+    data = rng.normal(size=(20, 1)), rng.normal(size=(20, 2)) * [1.0, 40.0]
+    KroneckerMTGP(data, kernels.Matern32())
+    KroneckerMTGP(data, kernels.Matern32(), rank=0, noise_rank="diagonal")
+    for options in ({"rank": 1}, {"noise_rank": 0}):
+        with pytest.warns(UserWarning, match="variance that all tasks share.* standardise Y") as w:
+            KroneckerMTGP(data, kernels.Matern32(), **options)
+        assert w[0].filename == __file__

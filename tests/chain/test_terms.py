@@ -166,11 +166,11 @@ def test_blocks_of_tasks_in_any_order_equal_dense(rng, T, rank, learning):
 
 
 def test_what_makes_a_huge_gram_matrix_invertible_spares_the_padding():
-    """Else a term would count the tasks after its own."""
+    """Else a term would count the tasks after its own. Each task has a ridge of its own size."""
     M = np.stack([np.diag([1e17, 1e18, 1.0, 1.0]), np.diag([2.0, 1.0, 1.0, 1.0])])
     mask = np.array([[True, True, False, False], [True, False, False, False]])
-    ridge = 2 * np.finfo(float).eps * 1e18
-    expected = np.stack([np.diag([1e17 + ridge, 1e18 + ridge, 1.0, 1.0]), M[1]])
+    ridge = 10 * 2 * np.finfo(float).eps * np.array([1e17, 1e18])
+    expected = np.stack([np.diag([*([1e17, 1e18] + ridge), 1.0, 1.0]), M[1]])
     assert_array_equal(invertible(M, mask), expected)
 
 

@@ -1,16 +1,22 @@
 """The chain on statistics of features, against dense algebra on K = F F^T."""
 
+from fractions import Fraction
+
+import gpflow
 import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
 from problems import LEARNINGS, assert_close
 
+from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.joint.kronecker import spectrum_log_evidence, task_basis
 from gpflow_cool.lowrank.statistics import (
     Statistics,
     decompose,
+    decompose_rows,
     row_statistics,
+    statistics_log_evidence,
     statistics_log_likelihoods,
 )
 
@@ -112,3 +118,104 @@ def test_statistics_are_float64_of_float32_rows(rng):
     single = row_statistics(*(tf.constant(a, tf.float32) for a in (p.F, p.Y, p.diagonal)))
     assert {part.dtype for part in single} == {tf.float64}
     assert isinstance(single, Statistics)
+
+
+# Rows in memory -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, R, T", SHAPES)
+def test_decomposition_of_rows_equals_dense(rng, N, R, T, learning):
+    p = Problem(rng, N, R, T, rest=0.0)
+    for F in (p.F, np.hstack([p.F, 2.0 * p.F[:, :1]])):
+        known = decompose_rows(tf.constant(F), tf.constant(p.Y))
+        assert_close(known.E * known.spectrum.lam @ tf.transpose(known.E), F.T @ F)
+        terms = statistics_log_likelihoods(
+            p.statistics(F=F), p.b, p.sigma2, learning=learning, decomposition=known
+        )
+        expected = ref.conditional_log_likelihoods(F @ F.T, p.Y, p.b, p.sigma2, learning)
+        assert_close(terms, expected)
+
+
+def test_blocks_of_rows_give_what_all_rows_give(rng):
+    p = Problem(rng, 500, 3, 2)
+    blocks = decompose_rows(tf.constant(p.F), tf.constant(p.Y)).spectrum  # of 80 rows each
+    whole = tf.function(decompose_rows)(tf.constant(p.F), tf.constant(p.Y)).spectrum
+    assert_close(blocks.lam, whole.lam)
+    assert_close(blocks.G0, whole.G0)
+    assert_close(np.abs(blocks.Yr), np.abs(whole.Yr))
+
+
+def fractions(A):
+    return [[Fraction(float(entry)) for entry in row] for row in A]
+
+
+def product(A, B):
+    return [[sum(a * b for a, b in zip(r, c, strict=True)) for c in zip(*B)] for r in A]  # noqa: B905
+
+
+def solved(A, B):
+    """A^-1 B and the determinant of A, of fractions, by elimination."""
+    rows, det = [[*a, *b] for a, b in zip(A, B, strict=True)], Fraction(1)
+    for i in range(len(A)):
+        det *= rows[i][i]
+        rows[i] = [x / rows[i][i] for x in rows[i]]
+        for j in range(len(A)):
+            if j != i:
+                rows[j] = [x - rows[j][i] * y for x, y in zip(rows[j], rows[i], strict=True)]
+    return [row[len(A) :] for row in rows], det
+
+
+def exact_terms_of_two_tasks(F, Y, b, sigma2):
+    """The hierarchical terms in exact arithmetic but for their logarithms."""
+    N, F, Y = len(F), fractions(F), fractions(Y)
+    Ft, Yt = list(zip(*F)), list(zip(*Y))  # noqa: B905
+    FF, FY, YY = product(Ft, F), product(Ft, Y), product(Yt, Y)
+    terms = []
+    for t, (b_t, s_t) in enumerate(zip(b, sigma2, strict=True)):
+        b_t, s_t = Fraction(float(b_t)), Fraction(float(s_t))
+        A = [[x + (s_t / b_t if i == j else 0) for j, x in enumerate(r)] for i, r in enumerate(FF)]
+        half, det = solved(A, FY)
+        inside = product(list(zip(*FY)), half)  # noqa: B905
+        G = [[(y - i) / s_t for y, i in zip(*rows, strict=True)] for rows in zip(YY, inside)]  # noqa: B905
+        w = G[0][1] / (1 + G[0][0]) if t else Fraction(0)
+        q = G[t][t] - w * G[0][1] if t else G[0][0]  # w^2 (1 + G) + ... at the best w
+        log_det = len(FF) * np.log(float(b_t / s_t)) + np.log(float(det)) + N * np.log(float(s_t))
+        terms.append(-0.5 * (float(q) + log_det + N * np.log(2 * np.pi)))
+    return np.array(terms)
+
+
+def test_exact_arithmetic_equals_dense(rng):
+    p = Problem(rng, 9, 2, 2)
+    expected = ref.conditional_log_likelihoods(p.F @ p.F.T, p.Y, p.b, p.sigma2, "hierarchical")
+    assert_close(exact_terms_of_two_tasks(p.F, p.Y, p.b, p.sigma2), expected)
+
+
+@pytest.mark.parametrize("b, sigma2", [(1.0, 0.01), (1e16, 0.01), (1e16, 1e-4)])
+def test_linear_features_of_targets_far_from_zero_lose_no_digits(rng, b, sigma2):
+    X = rng.normal(size=(50, 2))
+    Y = X @ rng.normal(size=(2, 2)) + 0.1 * rng.normal(size=(50, 2)) + 1e8
+    kernel = gpflow.kernels.Linear() + gpflow.kernels.Constant()
+    with pytest.warns(UserWarning, match="as far from zero as from their mean"):
+        model = CoolMTGP((X, Y), kernel, b=[b, b], sigma2=[sigma2, sigma2])
+    expected = exact_terms_of_two_tasks(np.hstack([X, np.ones((50, 1))]), Y, [b] * 2, [sigma2] * 2)
+    assert_close(model.conditional_log_likelihoods(), expected, rtol=1e-6)
+    gpflow.set_trainable(model.b, False)
+    gpflow.set_trainable(model.sigma2, False)
+    assert_close(model.profile().evaluate().loss, -np.sum(expected), rtol=1e-6)
+    with pytest.warns(UserWarning, match="as far from zero as from their mean"):
+        first = KroneckerMTGP(
+            (X, Y[:, :1]), kernel, task_covariance=[[b]], noise_covariance=[[sigma2]]
+        )
+    assert_close(first.log_marginal_likelihood(), expected[0], rtol=1e-6)
+    evidence = super(KroneckerMTGP, first).log_marginal_likelihood()
+    assert_close(evidence, expected[0], rtol=1e-6)
+
+
+def test_evidence_with_a_given_decomposition_equals_dense(rng):
+    p = Problem(rng, 9, 3, 2, rest=0.0)
+    A, B = rng.normal(size=(2, 2, 2))
+    C, Sigma = A @ A.T, B @ B.T + 0.3 * np.eye(2)
+    known = decompose_rows(tf.constant(p.F), tf.constant(p.Y))
+    actual = statistics_log_evidence(p.statistics(), C, Sigma, decomposition=known)
+    assert_close(actual, ref.log_evidence(p.F @ p.F.T, p.Y, C, Sigma))

@@ -199,3 +199,18 @@ def test_errors_of_constructors(data):
         Y = data[1].copy()
         Y[1, 0] = np.inf
         build((data[0], Y))
+
+
+@pytest.mark.parametrize("factors", [[1e-6, 1e-6], [1e20, 1e20], [1e-4, 1e4]])
+def test_training_does_not_depend_on_the_units_of_the_targets(factors):
+    rng = np.random.default_rng(0)
+    X = np.linspace(0, 6, 30)[:, None]
+    Y = np.hstack([np.sin(X), np.cos(X)]) + 0.1 * rng.normal(size=(30, 2))
+    evidence, means = [], []
+    for units in (np.ones(2), np.array(factors)):
+        model = KroneckerMTGP((X, Y * units), gpflow.kernels.SquaredExponential())
+        model.fit(verbose=0)
+        evidence.append(float(model.log_marginal_likelihood()) + 30 * np.sum(np.log(units)))
+        means.append(model.predict_f(X)[0] / units)
+    np.testing.assert_allclose(evidence[1], evidence[0], atol=1e-3)
+    np.testing.assert_allclose(means[1], means[0], atol=1e-3)

@@ -360,3 +360,11 @@ def test_mean_function_and_lengthscales_of_each_input_train(data):
     )
     other.fit("scipy", verbose=0)
     assert_allclose(model.training_loss(), other.training_loss(), atol=2e-2)
+
+
+def test_noise_at_its_bound_is_told_in_the_history(rng):
+    X = np.linspace(0, 6, 20)[:, None]
+    exact = np.hstack([np.sin(X), np.cos(X)])
+    for Y, at_bound in ((exact, True), (exact + 0.3 * rng.normal(size=exact.shape), False)):
+        history = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0)
+        assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from gpflow_cool import CoolMTGP
 from gpflow_cool.callbacks import CallbackList
 from gpflow_cool.training import optimizers
 from gpflow_cool.training.model import Evaluation
@@ -127,3 +128,56 @@ def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
         model.x.assign(x)
         assert evaluate_if_new().loss == x
     assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
+
+
+def test_a_logarithm_moves_by_at_most_five_in_one_search():
+    """From 1 on a loss with a small slope, L-BFGS's second search would try a step of e^40."""
+    model = OneNumber(1.0)
+    model.x = gpflow.Parameter(1.0, transform=gpflow.utilities.positive())
+    vector = ParameterVector([model.x], logarithms=True)
+    run = Run(model, History({}), CallbackList([], None, {}))
+    search = optimizers.LineSearch(vector, 0.5, run, lambda: evaluation(model))
+    start, slope = search(np.zeros(1))
+    assert_allclose(search(np.array([9.9]))[0], np.square(4.95 - 20.0))
+    loss, gradient = search(np.array([10.1]))
+    assert_allclose(loss, start + optimizers.PENALTY_FACTOR * abs(10.1 * slope[0]))
+    assert gradient == [0.0]
+    assert_allclose(model.x, np.exp(4.95))  # the last point was not evaluated
+    assert optimizers.lbfgs(vector, 0.5, run, 200, lambda: evaluation(model)).converged
+    run.restore_best()
+    assert_allclose(np.log(model.x), 20.0, atol=1e-3)
+
+
+def evaluation(model):
+    """(log x - 20)^2 and its gradient by the unconstrained variable."""
+    z = np.log(model.x.numpy()) - 20.0
+    slope = np.exp(model.x.transform.forward_log_det_jacobian(model.x.unconstrained_variable, 0))
+    return Evaluation(z**2, [np.array(2.0 * z / model.x.numpy() * slope)], np.zeros(1))
+
+
+def nearly_constant(seed):
+    """Inputs, targets and a kernel of a problem where a search once jumped onto a plain."""
+    rng = np.random.default_rng(seed)
+    N, T, D = (int(rng.choice(sizes)) for sizes in ([2, 3, 5, 10, 20, 40], [1, 2, 3], [1, 2]))
+    X = rng.normal(size=(N, D))
+    kind = rng.choice(["near const", "offset", "noise"])
+    Y = np.sin(X[:, :1] + rng.normal(size=T)) + 0.1 * rng.normal(size=(N, T))
+    scale = 10 ** rng.uniform(-8, -1)
+    Y = {"near const": 1 + scale * Y, "offset": Y + 10 ** rng.uniform(0, 4)}.get(
+        str(kind), rng.normal(size=(N, T))
+    )
+    names = ["SquaredExponential", "Matern12", "Matern32"]
+    name = str(np.random.default_rng(seed).choice(names))
+    return X, Y, getattr(gpflow.kernels, name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The targets of task:UserWarning")
+@pytest.mark.parametrize("seed", [2, 10, 17, 26])
+def test_profiled_training_of_nearly_constant_targets_is_as_good_as_scipy(seed):
+    X, Y, kernel = nearly_constant(seed)
+    losses = {}
+    for optimizer in ("profile", "scipy"):
+        history = CoolMTGP((X, Y), kernel()).fit(optimizer, verbose=0)
+        losses[optimizer] = min(history.history["loss"])
+    assert losses["profile"] <= losses["scipy"] + 0.1

@@ -1,0 +1,87 @@
+"""
+Kernel matrices of inputs that are far from zero.
+
+GPflow computes squared distances as x^2 - 2 x x' + x'^2. At Unix times, or at any inputs that are
+large compared with their differences, nothing is left of that but rounding. A kernel that depends
+on differences of inputs alone is therefore given inputs relative to an origin among the data.
+"""
+
+import functools
+
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import TensorType
+from gpflow.kernels import Kernel, Periodic, Product, Static, Stationary, Sum
+
+METHODS_OF_INPUTS = (
+    "__call__",
+    "slice",
+    "K",
+    "K_diag",
+    "scale",
+    "scaled_squared_euclid_dist",
+    "scaled_difference_matrix",
+)
+"""Methods of such kernels that see inputs; all others see differences or distances."""
+
+
+def is_translation_invariant(kernel: Kernel) -> bool:
+    """
+    Whether k(x + c, x' + c) = k(x, x') for certain.
+
+    That is so for a stationary or a static kernel, and for a periodic one with such a base, unless
+    a class outside GPflow changes what is done with the inputs.
+    """
+    methods = (getattr(type(kernel), name, None) for name in METHODS_OF_INPUTS)
+    if any(method and method.__module__.split(".")[0] != "gpflow" for method in methods):
+        return False
+    if isinstance(kernel, Periodic):
+        return is_translation_invariant(kernel.base_kernel)
+    return isinstance(kernel, Stationary | Static)
+
+
+@check_shapes("X: [N, D]", "return: [D]")
+def origin_of(X: TensorType) -> tf.Tensor:
+    """The mean of the rows, as a constant: no gradient needs it."""
+    return tf.stop_gradient(tf.reduce_mean(X, axis=0))
+
+
+@check_shapes(
+    "X: [batch..., N, D]",
+    "X2: [batch2..., N2, D]",
+    "origin: [D]",
+    "return: [batch..., N, batch2..., N2] if full_cov and (X2 is not None)",
+    "return: [batch..., N, N] if full_cov and (X2 is None)",
+    "return: [batch..., N] if not full_cov",
+)
+def shifted_kernel(
+    kernel: Kernel,
+    X: TensorType,
+    X2: TensorType | None = None,
+    *,
+    full_cov: bool = True,
+    origin: TensorType,
+) -> tf.Tensor:
+    """
+    `kernel(X, X2, full_cov=full_cov)`, where terms and factors that are translation invariant see
+    inputs relative to the origin.
+    """
+    if type(kernel) in (Sum, Product):
+        parts = [
+            shifted_kernel(part, X, X2, full_cov=full_cov, origin=origin) for part in kernel.kernels
+        ]
+        return functools.reduce(tf.add if type(kernel) is Sum else tf.multiply, parts)
+    if is_translation_invariant(kernel):
+        X, X2 = X - origin, None if X2 is None else X2 - origin
+    return kernel(X, X2, full_cov=full_cov)
+
+
+@check_shapes(
+    "X: [N, D]",
+    "X2: [batch..., M, D]",
+    "return: [N, batch..., M] if X2 is not None",
+    "return: [N, N] if X2 is None",
+)
+def kernel_matrix(kernel: Kernel, X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
+    """k(X, X), or k(X, X2), relative to the mean of X."""
+    return shifted_kernel(kernel, X, X2, origin=origin_of(X))

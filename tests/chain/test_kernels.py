@@ -1,0 +1,153 @@
+"""Kernel matrices of inputs that are far from zero."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
+from gpflow_cool.chain.kernels import is_translation_invariant, kernel_matrix, shifted_kernel
+
+k = gpflow.kernels
+
+FAR = [1e8, 1.7e9]
+"""Where float64 still holds seven digits behind the point: the second is a Unix time."""
+
+INVARIANT = {
+    "se": lambda: k.SquaredExponential(lengthscales=[1.0, 2.0]),
+    "matern12": k.Matern12,
+    "white": lambda: k.SquaredExponential() + k.White(0.1),
+    "periodic": lambda: k.Periodic(k.SquaredExponential(active_dims=[0]), period=4.0),
+    "nested": lambda: (k.SquaredExponential() + k.Matern32()) * k.RationalQuadratic(),
+    "constant": lambda: k.Matern52(active_dims=[1]) + k.Constant(),
+}
+
+
+class Warped(k.SquaredExponential):
+    """A user's kernel that is derived from a stationary one, but is not stationary."""
+
+    def K(self, X, X2=None):
+        return super().K(tf.exp(X), None if X2 is None else tf.exp(X2))
+
+
+class OwnFunction(k.IsotropicStationary):
+    """A user's function of the distance."""
+
+    def K_r2(self, r2):
+        return self.variance * tf.exp(-r2)
+
+
+@pytest.mark.parametrize(
+    "kernel, expected",
+    [
+        (k.SquaredExponential(), True),
+        (k.Cosine(), True),
+        (k.White(), True),
+        (k.Periodic(k.Matern12()), True),
+        (OwnFunction(), True),
+        (k.Periodic(OwnFunction()), True),
+        (Warped(), False),
+        (k.Periodic(Warped()), False),
+        (k.Linear(), False),
+        (k.Polynomial(), False),
+        (k.ArcCosine(), False),
+    ],
+)
+def test_translation_invariant_kernels_are_known(kernel, expected):
+    assert is_translation_invariant(kernel) is expected
+
+
+@pytest.mark.parametrize("make", [*INVARIANT.values(), lambda: k.Linear() * k.Matern32(), Warped])
+def test_shift_does_not_change_an_ordinary_kernel_matrix(make, rng):
+    X, X2, kernel = rng.normal(size=(6, 2)), rng.normal(size=(3, 4, 2)), make()
+    origin = X.mean(axis=0)
+    for args in ([X], [X, X2], [X2]):
+        shifted = shifted_kernel(kernel, *args, origin=origin)
+        np.testing.assert_allclose(shifted, kernel(*args), rtol=1e-12, atol=1e-13)
+    diagonal = shifted_kernel(kernel, X2, full_cov=False, origin=origin)
+    np.testing.assert_allclose(diagonal, kernel(X2, full_cov=False), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", FAR)
+@pytest.mark.parametrize("make", INVARIANT.values(), ids=INVARIANT)
+def test_kernel_matrix_and_gradient_far_from_zero_are_those_near_zero(make, shift, rng):
+    X = rng.uniform(0, 10, size=(8, 2)) + shift
+    weights = rng.normal(size=(8, 8))
+    values, gradients = [], []
+    for inputs, matrix in ((X, kernel_matrix), (X - shift, lambda kernel, X: kernel(X))):
+        kernel = make()
+        with tf.GradientTape() as tape:
+            K = matrix(kernel, inputs)
+            total = tf.reduce_sum(weights * K)
+        values.append(K)
+        found = tape.gradient(total, kernel.trainable_variables, unconnected_gradients="zero")
+        gradients.append(np.concatenate([np.ravel(part) for part in found]))
+    np.testing.assert_allclose(*values, atol=1e-12)
+    np.testing.assert_allclose(*gradients, atol=1e-10)
+
+
+def test_linear_part_of_a_sum_sees_the_inputs_themselves(rng):
+    X = rng.normal(size=(5, 1)) + 1e3
+    K = kernel_matrix(k.Linear() + k.SquaredExponential(), X)
+    distances = np.square(X - X.T)
+    np.testing.assert_allclose(K, X @ X.T + np.exp(-0.5 * distances), rtol=1e-13)
+
+
+def toy_data(shift):
+    """Two columns, of which the first is shifted; as float64 holds it, and shifted back."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, size=(30, 2)) + [shift, 0.0]
+    near = X - [shift, 0.0]
+    Y = np.stack([np.sin(near[:, 0]), np.sin(near[:, 0]) + near[:, 1]], axis=1)
+    return X, near, Y + 0.1 * rng.normal(size=Y.shape)
+
+
+MODELS = {
+    "cool": CoolMTGP,
+    "cholesky": lambda data, kernel: CoolMTGP(data, kernel, engine="cholesky"),
+    "exact": KroneckerMTGP,
+    "sparse": lambda data, kernel: SparseCoolMTGP(data, kernel, data[0][::2]),
+}
+KERNELS = {
+    "se": k.SquaredExponential,
+    "matern32": k.Matern32,
+    "with linear": lambda: k.SquaredExponential(active_dims=[0]) + k.Linear(active_dims=[1]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", FAR)
+@pytest.mark.parametrize("make_kernel", KERNELS.values(), ids=KERNELS)
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_predictions_far_from_zero_are_those_near_zero(build, make_kernel, shift):
+    X, near, Y = toy_data(shift)
+    found = []
+    for inputs in (X, near):
+        model = build((inputs, Y), make_kernel())
+        model.fit(verbose=0)
+        new = inputs[:5] + 0.25
+        _, full = model.predict_f_full_cov(new)
+        found.append([*model.predict_y(new), full, model.log_marginal_likelihood()])
+        assert np.isfinite(model.predict_f_samples(new, 2)).all()
+    for far, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(far, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_missing_targets_far_from_zero():
+    X, near, Y = toy_data(1.7e9)
+    Y[3, 0] = Y[7, 1] = np.nan
+    found = []
+    for inputs in (X, near):
+        model = CoolMTGP((inputs, Y), k.SquaredExponential(lengthscales=2.0))
+        assert np.isfinite(model.predict_f_samples(inputs[:4], 2, full_output_cov=True)).all()
+        found.append([*model.predict_f(inputs[:4] + 0.25, full_cov=True), *model.impute()])
+    for far, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(far, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["greedy", "k-means"])
+def test_inducing_points_far_from_zero(method):
+    X, near, _ = toy_data(1.7e9)
+    kernel = k.SquaredExponential()
+    far, expected = (choose_inducing_points(x, kernel, 8, method=method) for x in (X, near))
+    np.testing.assert_allclose(far - [1.7e9, 0.0], expected, atol=1e-6)
