@@ -27,8 +27,11 @@ class ExactEM(ExpectationMaximisation):
         self.model, self.signal, self.noise = model, signal, noise
         if signal.factor.prior is not None or noise.factor.prior is not None:
             raise ValueError('optimizer="em" does not know priors of C or Sigma: use "scipy".')
-        transform: Any = signal.factor.transform
-        self._unconstrained = tf.function(transform.inverse, autograph=False)
+        transforms: list[Any] = [covariance.factor.transform for covariance in (signal, noise)]
+        self._unconstrained = {
+            id(covariance): tf.function(transform.inverse, autograph=False)
+            for covariance, transform in zip((signal, noise), transforms, strict=True)
+        }
         self.prepare()
 
     def prepare(self) -> None:
@@ -58,6 +61,6 @@ class ExactEM(ExpectationMaximisation):
         """
         factor = covariance.factor
         L = covariance.factor_of(value).astype(factor.dtype.as_numpy_dtype)
-        factor.unconstrained_variable.assign(self._unconstrained(L))
+        factor.unconstrained_variable.assign(self._unconstrained[id(covariance)](L))
         L = L.astype(np.float64)
         return tf.constant(L @ L.T + np.diag(covariance.floor))
