@@ -28,8 +28,12 @@ class ExactEM(ExpectationMaximisation):
         self.model, self.signal, self.noise = model, signal, noise
         if signal.factor.prior is not None or noise.factor.prior is not None:
             raise ValueError('optimizer="em" does not know priors of C or Sigma: use "scipy".')
-        transform: Any = signal.factor.transform
-        self._unconstrained = compiled(transform.inverse, tf.convert_to_tensor(signal.factor))
+        self._unconstrained = {
+            id(covariance): compiled(
+                inverse_of(covariance), tf.convert_to_tensor(covariance.factor)
+            )
+            for covariance in (signal, noise)
+        }
         self.prepare()
 
     def prepare(self) -> None:
@@ -59,6 +63,12 @@ class ExactEM(ExpectationMaximisation):
         """
         factor = covariance.factor
         L = covariance.factor_of(value).astype(factor.dtype.as_numpy_dtype)
-        factor.unconstrained_variable.assign(self._unconstrained(L))
+        factor.unconstrained_variable.assign(self._unconstrained[id(covariance)](tf.constant(L)))
         L = L.astype(np.float64)
         return tf.constant(L @ L.T + np.diag(covariance.floor))
+
+
+def inverse_of(covariance: FullCovariance) -> Any:
+    """What takes a factor to its unconstrained numbers."""
+    transform: Any = covariance.factor.transform
+    return transform.inverse
