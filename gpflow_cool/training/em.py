@@ -28,7 +28,9 @@ class ExactEM(ExpectationMaximisation):
         if signal.factor.prior is not None or noise.factor.prior is not None:
             raise ValueError('optimizer="em" does not know priors of C or Sigma: use "scipy".')
         transform: Any = signal.factor.transform
-        self._unconstrained = compiled(transform.inverse, tf.convert_to_tensor(signal.factor))
+        self._unconstrained = compiled(
+            lambda L: transform.inverse(L), tf.convert_to_tensor(signal.factor)
+        )
         self.prepare()
 
     def prepare(self) -> None:
@@ -58,6 +60,6 @@ class ExactEM(ExpectationMaximisation):
         """
         factor = covariance.factor
         L = covariance.factor_of(value).astype(factor.dtype.as_numpy_dtype)
-        factor.unconstrained_variable.assign(self._unconstrained(L))
+        factor.unconstrained_variable.assign(self._unconstrained(tf.constant(L)))
         L = L.astype(np.float64)
         return tf.constant(L @ L.T + np.diag(covariance.floor))

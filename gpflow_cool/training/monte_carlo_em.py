@@ -8,6 +8,7 @@ every round, so that the rounds converge to a point and not only in distribution
 
 from collections.abc import Callable
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -81,7 +82,8 @@ def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
     checks.positive_integer(rounds, "rounds")
     if checks.positive_integer(draws, "draws") % 2:
         raise ValueError(f"draws={draws} must be even: draws come in pairs around the mean.")
-    number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
+    value: Any = tolerance
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not np.isfinite(tolerance) or tolerance < 0:
         raise ValueError(f"tolerance={tolerance!r} must be a number of at least 0.")
 
