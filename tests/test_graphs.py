@@ -25,7 +25,7 @@ def loss_and_gradient(parameter):
             total = tf.reduce_sum(parameter * x)
             total = tf.while_loop(
                 lambda value: value < 10.0,
-                lambda value: value + tf.math.softplus(value) + parameter.transform.forward(value),
+                lambda value: [value + 1.0 + parameter.transform.forward(value)],
                 [total],
             )[0]
         return total, tape.gradient(total, parameter.unconstrained_variable)

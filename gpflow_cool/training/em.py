@@ -69,6 +69,6 @@ class ExactEM(ExpectationMaximisation):
 
 
 def inverse_of(covariance: FullCovariance) -> Any:
-    """What takes a factor to its unconstrained numbers."""
+    """What takes a factor to its unconstrained numbers; a function that can be named in a graph."""
     transform: Any = covariance.factor.transform
-    return transform.inverse
+    return lambda L: transform.inverse(L)
