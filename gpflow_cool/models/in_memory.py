@@ -84,7 +84,8 @@ class InMemoryModel(MultitaskModel):
             task = self.one_task_model(
                 rows_of_task(X, residual, t), copy.deepcopy(self.kernel), task_names=[name]
             )
-            task.fit(verbose=0)
+            if task.fit(verbose=0).interrupted:
+                raise KeyboardInterrupt  # the model itself has not been trained at all
             predicted.append(task.predict_f(X)[0])
         filled = tf.where(self.observed, residual, tf.concat(predicted, axis=-1))
         return (self.mean_function(X) + filled)[None]

@@ -7,6 +7,7 @@ every round, so that the rounds converge to a point and not only in distribution
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -75,7 +76,7 @@ class Completer:
         return float(observed_log_evidence(system, self.model.centred_targets()))
 
 
-def check_rounds(rounds: int, draws: int, tolerance: float) -> None:
+def check_rounds(rounds: int, draws: int, tolerance: Any) -> None:
     """Raise unless the options of rounds make sense."""
     checks.positive_integer(rounds, "rounds")
     if checks.positive_integer(draws, "draws") % 2:
