@@ -133,6 +133,15 @@ def linear_features(kernel: Kernel, X: TensorType) -> LinearFeatures | None:
     return features if fewer else None
 
 
+def check_is_kernel(kernel: object) -> None:
+    """Raise unless `kernel` is an object of GPflow's."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed,"
+            " for example gpflow.kernels.SquaredExponential()."
+        )
+
+
 def choose_inducing_points(
     X: AnyNDArray,
     kernel: Kernel,
@@ -156,6 +165,7 @@ def choose_inducing_points(
     :return: [M, D].
     """
     checks.option(method, "method", METHODS)
+    check_is_kernel(kernel)
     num_points = DEFAULT_POINTS if num_points is None else num_points
     num_points = min(checks.positive_integer(num_points, "num_points"), len(X))
     rng = np.random.default_rng(checks.seed(seed))

@@ -11,6 +11,7 @@ from gpflow.kernels import Combination, Coregion, Kernel, MultioutputKernel
 from gpflow.mean_functions import MeanFunction
 
 from .. import checks
+from ..lowrank.features import check_is_kernel
 
 ONE_PER_COLUMN = ("lengthscales", "variance", "weight_variances")
 """Parameters of kernels that may have one entry per column."""
@@ -18,11 +19,7 @@ ONE_PER_COLUMN = ("lengthscales", "variance", "weight_variances")
 
 def check_kernel(kernel: Any, X: tf.Tensor | tf.Variable) -> Kernel:
     """Return `kernel` if it is a GPflow kernel over inputs alone, and fits the columns of X."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(
-            f"kernel is {kernel!r}, but a gpflow.kernels.Kernel object is needed,"
-            " for example gpflow.kernels.SquaredExponential()."
-        )
+    check_is_kernel(kernel)
     for part in (kernel, *kernel.submodules):
         if isinstance(part, MultioutputKernel):
             raise ValueError(
