@@ -312,8 +312,8 @@ def cell_text(value: float, limit: float) -> str:
 
     Correlations, whose largest is 1, have two decimals:
 
-    >>> cell_text(-0.639, limit=1.0)
-    '-0.64'
+    >>> cell_text(-0.639, limit=1.0), cell_text(np.nan, limit=1.0)
+    ('-0.64', '?')
     """
     if np.isnan(value):
         return "?"

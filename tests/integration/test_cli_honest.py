@@ -90,13 +90,14 @@ def interrupted(step, *arguments):
     return result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", ["fit", "impute"])
-def test_an_interrupted_fit_writes_nothing(tmp_path, command):
+@pytest.mark.parametrize("command, step", [("fit", 2), ("impute", 10)])
+def test_an_interrupted_fit_writes_nothing(tmp_path, command, step):
+    """Also where first guesses of missing targets are made, which takes the first steps."""
     table = frame("a", "b")
     table.loc[3, "a"] = np.nan
     table.to_csv(tmp_path / "data.csv", index=False)
     arguments = [tmp_path / "data.csv", "--targets", "a,b", "--out", tmp_path / "out.csv"]
-    line = interrupted(2, command, *arguments)
+    line = interrupted(step, command, *arguments)
     assert line == "gpflow-cool: stopped by Ctrl-C: nothing was written."
     assert os.listdir(tmp_path) == ["data.csv"]
 

@@ -83,6 +83,8 @@ def test_options_are_checked(rng):
     X = rng.normal(size=(5, 2))
     with pytest.raises(ValueError, match="method='random' is not known"):
         choose_inducing_points(X, SE(), 3, method="random")
+    with pytest.raises(ValueError, match="kernel is None, but a gpflow.kernels.Kernel object"):
+        choose_inducing_points(X, None)
     with pytest.raises(ValueError, match="num_points=0 must be a whole number of at least 1"):
         choose_inducing_points(X, SE(), 0)
     with pytest.raises(ValueError, match="num_points=-1 must be"):

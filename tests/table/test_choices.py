@@ -33,6 +33,8 @@ def test_a_kernel_object_is_copied_and_an_unknown_name_refused():
         make_kernel(kernel, True, 3)
     with pytest.raises(ValueError, match="kernel='rbf' is not known"):
         make_kernel("rbf", False, 3)
+    with pytest.raises(ValueError, match="kernel=None is not known. Choose one of 'se', "):
+        make_kernel(None, False, 3)
 
 
 def test_number_of_inducing_points(monkeypatch):

@@ -1,0 +1,116 @@
+"""The estimator and its user: Ctrl-C, columns of text, and memory in a long life."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from gpflow.keras import tf_keras
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+
+def make_data():
+    """Two targets, three inputs."""
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=[24, 3])
+    return X, np.stack([np.sin(2 * X[:, 0]), X[:, 1]], axis=1) + 0.1 * rng.normal(size=[24, 2])
+
+
+X, Y = make_data()
+X_NEW = X[:4] + 0.1
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return CoolMTGPRegressor().fit(X, Y)
+
+
+# Interrupts --------------------------------------------------------------------------------------
+
+
+class Interrupt(tf_keras.callbacks.Callback):
+    """Ctrl-C after the first step."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_is_raised_and_changes_nothing():
+    regressor = CoolMTGPRegressor().fit(X, Y)
+    before, history = regressor.predict(X_NEW), regressor.history_
+    with pytest.raises(KeyboardInterrupt, match="stopped by Ctrl-C at step"):
+        regressor.fit(X + 1.0, 5.0 * Y, callbacks=[Interrupt()])
+    assert_array_equal(regressor.predict(X_NEW), before)
+    assert regressor.history_ is history
+    new = CoolMTGPRegressor()
+    with pytest.raises(KeyboardInterrupt):
+        new.fit(X, Y, callbacks=[Interrupt()])
+    with pytest.raises(NotFittedError):
+        new.predict(X)
+
+
+def test_a_search_does_not_score_a_candidate_that_was_interrupted():
+    search = GridSearchCV(CoolMTGPRegressor(), {"kernel": ["se", "linear"]}, cv=2)
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(X, Y, callbacks=[Interrupt()])
+    assert not hasattr(search, "best_score_")
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["object", "category", "string"])
+def test_a_text_column_is_named(kind):
+    colours = pd.Series(["red", "blue"] * 12, dtype=kind)
+    table = pd.DataFrame(X, columns=["x", "y", "z"]).assign(colour=colours)
+    message = "Column 'colour' of X holds text, for example '(red|blue)', .*: encode it as numbers"
+    with pytest.raises(ValueError, match=message):
+        CoolMTGPRegressor().fit(table, Y)
+    with pytest.raises(ValueError, match="Column 'colour' of y holds text"):
+        CoolMTGPRegressor().fit(X, table[["x", "colour"]])
+
+
+def test_text_in_an_array_is_told_by_the_number_of_its_column(regressor):
+    mixed = X.astype(object)
+    mixed[3, 1] = "tall"
+    for given in (mixed, mixed.tolist()):
+        with pytest.raises(ValueError, match="Column 1 of X holds text, for example 'tall'"):
+            CoolMTGPRegressor().fit(given, Y)
+    with pytest.raises(ValueError, match="Column 1 of X holds text"):
+        regressor.predict(mixed)
+
+
+def test_numbers_in_other_clothes_are_taken(regressor):
+    words = pd.DataFrame(X_NEW.astype(str))
+    assert_allclose(regressor.predict(words), regressor.predict(X_NEW))
+    assert_allclose(regressor.predict(words.astype("category")), regressor.predict(X_NEW))
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def resident_megabytes():
+    """Memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [False, True])
+def test_draws_leave_no_memory_behind(missing):
+    targets = Y.copy()
+    targets[0, 0] = np.nan if missing else Y[0, 0]
+    regressor = CoolMTGPRegressor(random_state=0).fit(X, targets)
+    for seed in range(20):
+        regressor.sample_y(X_NEW, 3, random_state=seed)
+    before = resident_megabytes()
+    for seed in range(100):
+        regressor.sample_y(X_NEW, 3, random_state=seed)
+    assert resident_megabytes() - before < 2.0
