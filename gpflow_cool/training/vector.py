@@ -51,9 +51,9 @@ class ParameterVector:
         self.shapes = [tuple(p.unconstrained_variable.shape) for p in self.parameters]
         self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
         self.size = int(self.ends[-1]) if self.parameters else 0
-        self.is_logarithm = np.repeat(
-            [bound is not None for bound in self.bounds], np.diff(self.ends, prepend=0)
-        ).astype(bool)
+        parts = zip(self.bounds, self.shapes, strict=True)
+        flags = [np.full(int(np.prod(shape)), bound is not None) for bound, shape in parts]
+        self.is_logarithm = np.concatenate([np.zeros(0, bool), *flags])
 
     def _split(self, x: AnyNDArray) -> list[AnyNDArray]:
         pieces = np.split(x, self.ends)[:-1]
