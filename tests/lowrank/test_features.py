@@ -8,8 +8,8 @@ import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints
 from problems import assert_close
 
-from gpflow_cool import SparseCoolMTGP, choose_inducing_points
-from gpflow_cool.lowrank.features import InducingFeatures, greedy_rows, needed_jitter
+from gpflow_cool import choose_inducing_points
+from gpflow_cool.lowrank.features import InducingFeatures, greedy_rows
 
 SE = gpflow.kernels.SquaredExponential
 
@@ -91,68 +91,3 @@ def test_options_are_checked(rng):
         choose_inducing_points(X, SE(), -1)
     with pytest.raises(ValueError, match=r"kernel is None, but a gpflow.kernels.Kernel object"):
         choose_inducing_points(X, None, 3)
-
-
-# Accuracy, against 80 bits ------------------------------------------------------------------------
-
-
-def long_cholesky(A):
-    """Cholesky factor in long double."""
-    L = np.zeros_like(A)
-    for j in range(len(A)):
-        column = A[j:, j] - L[j:, :j] @ L[j, :j]
-        L[j:, j] = column / np.sqrt(column[0])
-    return L
-
-
-def long_solve(L, B):
-    """L^-1 B in long double."""
-    X = np.zeros_like(B)
-    for i in range(len(L)):
-        X[i] = (B[i] - L[i, :i] @ X[:i]) / L[i, i]
-    return X
-
-
-def long_bound(X, Y, Z, lengthscale, b, sigma2):
-    """The bound for one task in long double."""
-    X, Y, Z = (array.astype(np.longdouble) for array in (X, Y, Z))
-
-    def covariance(A, B):
-        return np.exp(-0.5 * np.sum(np.square(A[:, None] - B) / lengthscale**2, axis=-1))
-
-    A = long_solve(long_cholesky(covariance(Z, Z)), covariance(Z, X))
-    Q, N = A.T @ A, len(X)
-    L = long_cholesky(b * Q + sigma2 * np.eye(N, dtype=np.longdouble))
-    white = long_solve(L, Y)
-    log_det = 2 * np.sum(np.log(np.diag(L)))
-    slack = np.sum(1 - np.diag(Q)) * b / sigma2
-    return float(-0.5 * (np.sum(white**2) + log_det + N * np.log(2 * np.pi) + slack))
-
-
-@pytest.mark.parametrize(
-    "D, lengthscale, repeats, points",
-    [
-        (1, 0.3, 1, "greedy"),
-        (2, 1.2, 1, "greedy"),
-        (2, 0.7, 2, "greedy"),
-        (2, 0.7, 2, "all rows"),  # with distinct rows it is singular even in long double
-    ],
-)
-def test_bound_with_hardly_any_noise_has_five_digits(rng, D, lengthscale, repeats, points):
-    distinct = rng.uniform(0, 4, size=(60, D))
-    X = np.repeat(distinct, repeats, axis=0)
-    Y = np.sin(X.sum(axis=1, keepdims=True)) + 1e-3 * rng.normal(size=(len(X), 1))
-    kernel = SE(lengthscales=lengthscale)
-    Z = choose_inducing_points(X, kernel, 40) if points == "greedy" else X
-    b, sigma2 = 1e3, 1e-6
-    model = SparseCoolMTGP((X, Y), kernel, Z, b=[b], sigma2=[sigma2])
-    expected = long_bound(X, Y, distinct if points == "all rows" else Z, lengthscale, b, sigma2)
-    actual = float(model.maximum_log_likelihood_objective())
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
-
-
-def test_jitter_only_where_it_is_needed(rng):
-    Z = rng.normal(size=(6, 2))
-    assert needed_jitter(SE()(Z)).numpy() == 0.0
-    twice = np.concatenate([Z, Z])
-    assert_close(needed_jitter(SE()(twice)), 1e-13)

@@ -201,6 +201,7 @@ def test_errors_of_constructors(data):
         build((data[0], Y))
 
 
+@pytest.mark.filterwarnings("ignore:The standard deviations")
 @pytest.mark.parametrize("factors", [[1e-6, 1e-6], [1e20, 1e20], [1e-4, 1e4]])
 def test_training_does_not_depend_on_the_units_of_the_targets(factors):
     rng = np.random.default_rng(0)
