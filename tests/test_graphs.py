@@ -72,6 +72,7 @@ def fit_em(data):
 USES = {
     "profile": fit,
     "scipy": lambda data: fit(data, optimizer="scipy"),
+    "adam": lambda data: fit(data, optimizer="adam"),
     "sparse": fit_sparse,
     "em": fit_em,
     "points": lambda data: choose_inducing_points(data[0], gpflow.kernels.Matern32(), 3),

@@ -298,12 +298,17 @@ class KerasSteps:
         rate = getattr(optimizer, "learning_rate", None)
         self.state = [*state, rate] if isinstance(rate, tf.Variable) else state
         self.start = [variable.numpy() for variable in self.state]
+        self.optimizer, self.variables = optimizer, variables
+        self._graph: Callable[..., Any] | None = None
 
-        @tf.function(autograph=False)
-        def apply(gradients: list[tf.Tensor]) -> None:
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    def apply(self, gradients: list[tf.Tensor]) -> None:
+        """Take a step."""
+        if self._graph is None:
+            self._graph = compiled(self._apply, gradients)
+        self._graph(gradients)
 
-        self.apply = apply
+    def _apply(self, gradients: list[tf.Tensor]) -> None:
+        self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
     def reset(self) -> None:
         """Set momentum and learning rate to what they were before the last attempt."""
