@@ -20,7 +20,7 @@ from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..linalg import Seed, log_density_of_layout
 from .kronecker import JointSolution, condition_on_known
 from .missing import ObservedSolution
-from .sampling import draw_independent_tasks
+from .sampling import Draws, draw_independent_tasks
 
 Solution = TypeVar("Solution", JointSolution, ObservedSolution)
 
@@ -92,15 +92,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         """Mean without mean function, and covariance in GPflow's layouts."""
 
     @abc.abstractmethod
-    def _correlated_samples(
-        self,
-        solution: Solution,
-        Xnew: TensorType,
-        count: int,
-        full_cov: bool,
-        noise: bool,
-        seed: Seed | None,
-    ) -> tf.Tensor:
+    def _correlated_samples(self, solution: Solution, Xnew: TensorType, asked: Draws) -> tf.Tensor:
         """[batch..., S, M, T], draws that correlate over tasks, without mean function."""
 
     def _task_matrices(self, solution: Solution) -> tuple[tf.Tensor, tf.Tensor]:
@@ -214,7 +206,8 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         Xnew = self._inputs(Xnew)
         solution = self.solution()
         if full_output_cov:
-            samples = self._correlated_samples(solution, Xnew, num_samples, full_cov, noise, seed)
+            asked = Draws(num_samples, full_cov, noise, seed)
+            samples = self._correlated_samples(solution, Xnew, asked)
         else:
             mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
             S = S if full_cov else tf.linalg.matrix_transpose(S)

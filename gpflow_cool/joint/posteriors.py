@@ -5,7 +5,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
-from ..linalg import Seed, gaussian_log_density, univariate_log_densities
+from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, predictive_moments
 from .kronecker import (
@@ -16,7 +16,7 @@ from .kronecker import (
     task_layout,
 )
 from .missing import ObservedSolution
-from .sampling import draw_functions, draw_independent_points, draw_independent_tasks
+from .sampling import Draws, draw_functions, draw_independent_points, draw_independent_tasks
 
 
 class CompleteDataPosterior(JointPosterior[JointSolution]):
@@ -66,15 +66,10 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         return tf.reduce_sum(tasks, axis=-1) - num_points * solution.log_det
 
     def _correlated_samples(
-        self,
-        solution: JointSolution,
-        Xnew: TensorType,
-        count: int,
-        full_cov: bool,
-        noise: bool,
-        seed: Seed | None,
+        self, solution: JointSolution, Xnew: TensorType, asked: Draws
     ) -> tf.Tensor:
         """Draws of the rotated tasks, which are independent: T problems of size M x M."""
+        count, full_cov, noise, seed = asked
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
         prior = self._mean_variance(Xnew) * solution.d
         rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior, seed)
@@ -114,15 +109,10 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
 
     def _correlated_samples(
-        self,
-        solution: ObservedSolution,
-        Xnew: TensorType,
-        count: int,
-        full_cov: bool,
-        noise: bool,
-        seed: Seed | None,
+        self, solution: ObservedSolution, Xnew: TensorType, asked: Draws
     ) -> tf.Tensor:
         """Draws by Matheron's rule, or from one T x T problem per point."""
+        count, full_cov, noise, seed = asked
         if full_cov:
 
             def draw(Xnew: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,8 @@ the posterior mean of the difference to the observed targets. That is one system
 Letters: N rows, T tasks, M test points, S draws.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
@@ -15,6 +17,19 @@ from gpflow.config import default_jitter
 
 from ..linalg import Seed, cholesky_with_jitter, normal, sample_gaussian
 from .missing import ObservedSolution, ObservedSystem, multiply, solve
+
+
+class Draws(NamedTuple):
+    """Which draws are asked for."""
+
+    num_samples: int
+    full_cov: bool
+    """Whether they correlate over points."""
+
+    noise: bool
+    """Whether they are of observations, or of functions."""
+
+    seed: Seed | None
 
 
 @check_shapes("mean: [batch..., M, T]", "return: [batch..., S, M, T]")
