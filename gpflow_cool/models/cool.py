@@ -155,10 +155,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
         checks.positive_integer(num_orders, "num_orders")
         _, spectrum = self.spectral()
         profile = ProfiledChain(self)
-        present = profile.present().numpy()
-        starts, box = profile.inner_problem(spectrum.numpy(), self.scales, present)
+        box = profile.inner_box(spectrum.numpy(), self.scales, profile.present().numpy())
         orders = some_orders(self.num_tasks, num_orders, checks.seed(seed))
-        C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
+        C, Sigma = average_over_orders(spectrum, orders, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
     def observed_system(self) -> ObservedSystem:
