@@ -61,6 +61,8 @@ class InnerSolution(NamedTuple):
     parameters: AnyNDArray  # [T, 2], b and sigma2
     values: AnyNDArray  # [T], the terms
     gradients: AnyNDArray  # [T, 2], of the terms by b and sigma2
+    W: AnyNDArray  # [T, T], row t holds the weights of the tasks before t
+    A: AnyNDArray  # [n, T], the dual vectors
 
 
 class Optimum(NamedTuple):
@@ -79,21 +81,46 @@ def solve(problems: TaskProblems, present: AnyNDArray | None, box: Box) -> Inner
         another maximum is tried where the grid shows one that is higher.
     """
     starts, estimates = search(problems, box, FINE if present is None else COARSE)
-    found = []
+    W, A = np.zeros([len(starts)] * 2), np.empty_like(problems.Y)
+    optima = []
     for t, task in enumerate(problems.tasks()):
         bounds = Box(box.lower[t], box.upper[t])
-        first = 1 if present is None else 0
-        best = maximise(task, starts[t, 0] if present is None else np.log(present[t]), bounds)
-        for start, estimate in zip(starts[t, first:], estimates[t, first:], strict=True):
-            if estimate > (-np.inf if present is None else best.terms.value):
-                other = maximise(task, start, bounds, at_least=best.terms.value)
-                best = max(best, other, key=lambda optimum: optimum.terms.value)
-        found.append(best)
+        known = None if present is None else np.log(present[t])
+        optima.append(best_of_starts(task, bounds, known, starts[t], estimates[t]))
+        W[t, :t], A[:, t] = optima[-1].terms.w, optima[-1].terms.a
     return InnerSolution(
-        np.exp([best.x for best in found]),
-        np.array([best.terms.value for best in found]),
-        np.array([best.terms.gradient for best in found]),
+        np.exp([optimum.x for optimum in optima]),
+        np.array([optimum.terms.value for optimum in optima]),
+        np.array([optimum.terms.gradient for optimum in optima]),
+        W,
+        A,
     )
+
+
+def best_of_starts(
+    task: Task,
+    bounds: Box,
+    known: AnyNDArray | None,
+    starts: AnyNDArray,
+    estimates: AnyNDArray,
+) -> Optimum:
+    """
+    The best optimum of one task.
+
+    :param known: A point near the optimum. Of the starts, those with higher estimates are tried.
+    :param starts: Points (log b, log sigma2), the best first.
+    :param estimates: Of the term at the starts.
+    """
+    if known is None:
+        best, threshold = maximise(task, starts[0], bounds), -np.inf
+        starts, estimates = starts[1:], estimates[1:]
+    else:
+        best = maximise(task, known, bounds)
+        threshold = best.terms.value
+    for start in starts[estimates > threshold]:
+        other = maximise(task, start, bounds, at_least=best.terms.value)
+        best = max(best, other, key=lambda optimum: optimum.terms.value)
+    return best
 
 
 # The grid -------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from .likelihood import Chain, solve_chain
-from .newton import Box, solve
+from .newton import Box, InnerSolution, solve
 from .spectrum import Spectrum
-from .terms import TaskProblems, task_problems, weights_and_dual_vectors
+from .terms import task_problems
 
 
 class MultitaskParameters(NamedTuple):
@@ -234,16 +234,15 @@ def average_over_orders(
     for order in orders:
         reordered = problems.of_tasks(order)
         best = solve(reordered, None, box.of_tasks(order))
-        found = recover_at_optimum(reordered, best.parameters)
+        found = recover_at_optimum(reordered.spectrum, best)
         C[np.ix_(order, order)] += found.C.numpy() / len(orders)
         Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma
 
 
-def recover_at_optimum(problems: TaskProblems, parameters: AnyNDArray) -> MultitaskParameters:
-    """As :func:`recover`, from the problems of the tasks and (b, sigma2), [T, 2]."""
-    W, A = weights_and_dual_vectors(problems, parameters)
-    inside, outside = np.split(A, [len(problems.spectrum.Yr)])
-    b, sigma2 = map(tf.constant, parameters.T)
-    rho = map_correlation(problems.spectrum, inside, np.sum(np.square(outside), axis=0))
-    return joint_parameters(tf.constant(W), rho, b, sigma2)
+def recover_at_optimum(spectrum: Spectrum, best: InnerSolution) -> MultitaskParameters:
+    """As :func:`recover`, from a solution of the inner problem."""
+    inside, outside = np.split(best.A, [len(spectrum.Yr)])
+    rho = map_correlation(spectrum, inside, np.sum(np.square(outside), axis=0))
+    b, sigma2 = map(tf.constant, best.parameters.T)
+    return joint_parameters(tf.constant(best.W), rho, b, sigma2)

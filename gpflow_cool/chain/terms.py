@@ -32,6 +32,10 @@ MAX_RIDGES = 8
 """How often the diagonal may grow, tenfold each time, until there is a Cholesky factor."""
 
 
+MAX_FACTORS = 4
+"""More factors of the gradient than this times R become R, so that memory does not grow as T^2."""
+
+
 class TaskProblems(NamedTuple):
     """
     What the terms depend on besides b and sigma2, as n independent rows.
@@ -57,11 +61,11 @@ class TaskProblems(NamedTuple):
         n, num_tasks = self.Y.shape
         outer = None
         for t in range(num_tasks):
+            earlier = self.Y[:, :t]
             if t > n:
-                last = self.Y[:, t - 1]
-                outer = self.Y[:, :t] @ self.Y[:, :t].T if outer is None else outer
-                outer = outer + np.outer(last, last) if t > n + 1 else outer
-            yield Task(self, self.Y[:, t], self.Y[:, :t], outer)
+                last = earlier[:, -1]
+                outer = earlier @ earlier.T if outer is None else outer + np.outer(last, last)
+            yield Task(self, self.Y[:, t], earlier, outer)
 
 
 class Task(NamedTuple):
@@ -74,11 +78,13 @@ class Task(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Value, gradient [2] and Hessian [2, 2] with respect to (b, sigma2)."""
+    """The term of one task at (b, sigma2)."""
 
     value: float
-    gradient: AnyNDArray
-    hessian: AnyNDArray
+    gradient: AnyNDArray  # [2]
+    hessian: AnyNDArray  # [2, 2]
+    w: AnyNDArray  # [t], weights of the tasks before
+    a: AnyNDArray  # [n], the dual vector
 
 
 def task_problems(spectrum: Spectrum, learning: str) -> TaskProblems:
@@ -248,13 +254,11 @@ def task_terms(task: Task, b: float, s: float) -> Terms:
     hessian = 0.5 * (counts * dS.T) @ dS - inverse_form(task, solved, aS)
     hessian += slack / s**2 * np.array([[0.0, 0.5], [0.5, -b / s]])
     if problems.learning == "approximate" and len(w):
-        log_det = weight_uncertainty(task, solved, dS)
-        return Terms(
-            -0.5 * (quadratic + log_det.value),
-            gradient - 0.5 * log_det.gradient,
-            hessian - 0.5 * log_det.hessian,
-        )
-    return Terms(-0.5 * quadratic, gradient, hessian)
+        value, by_parameters, curvature = log_determinant(task, solved, dS)
+        quadratic += value
+        gradient -= 0.5 * by_parameters
+        hessian -= 0.5 * curvature
+    return Terms(-0.5 * quadratic, gradient, hessian, w, a)
 
 
 def inverse_form(task: Task, solved: Residual, X: AnyNDArray) -> AnyNDArray:
@@ -271,9 +275,11 @@ def inverse_form(task: Task, solved: Residual, X: AnyNDArray) -> AnyNDArray:
     return X.T @ dX - c.T @ solve(solved.L, c)
 
 
-def weight_uncertainty(task: Task, solved: Residual, dS: AnyNDArray) -> Terms:
+def log_determinant(
+    task: Task, solved: Residual, dS: AnyNDArray
+) -> tuple[float, AnyNDArray, AnyNDArray]:
     r"""
-    The log determinant :math:`\log |I + G_t|` of the approximate term, with its derivatives.
+    The log determinant :math:`\log |I + G_t|` of the approximate term, its gradient and Hessian.
 
     With :math:`E_i = B \, \mathrm{diag}(d S_i) B^\top` and
     :math:`B = \mathrm{chol}(I + G)^{-1} Y_{<t}^\top K_x^{-1/2}`, the gradient is
@@ -290,74 +296,62 @@ def weight_uncertainty(task: Task, solved: Residual, dS: AnyNDArray) -> Terms:
         half = S.T @ np.square(P) @ S
         own = P.diagonal()[:, None] * S
         traces = half + half.T - own.T @ own
-        return Terms(
-            value + np.sum(np.log(d)), np.sum(own - dS, axis=0), dS.T @ dS - traces
-        )
+        return value + np.sum(np.log(d)), np.sum(own - dS, axis=0), dS.T @ dS - traces
     B = dtrtrs(L, (np.sqrt(d)[:, None] * task.earlier).T, lower=1)[0]
     squares = np.sum(np.square(B), axis=0)
     E = [B * part @ B.T for part in dS.T]
     traces = np.array([[np.vdot(one, other) for other in E] for one in E])
-    return Terms(value, -squares @ dS, 2.0 * (squares * dS.T) @ dS - traces)
+    return value, -squares @ dS, 2.0 * (squares * dS.T) @ dS - traces
 
 
-@check_shapes("parameters: [T, 2]", "return[0]: [T, T]", "return[1]: [n, T]")
-def weights_and_dual_vectors(
-    problems: TaskProblems, parameters: AnyNDArray
-) -> tuple[AnyNDArray, AnyNDArray]:
-    """W, whose row t holds the weights of the tasks before t, and the dual vectors alpha_t."""
-    W, A = np.zeros([len(parameters)] * 2), np.empty_like(problems.Y)
-    for t, (task, (b, s)) in enumerate(zip(problems.tasks(), parameters, strict=True)):
-        solved = task_residual(task, b, s)
-        W[t, :t], A[:, t] = solved.w, solved.a
-    return W, A
+# The gradient --------------------------------------------------------------------------------------
 
 
-# The gradient ---------------------------------------------------------------------------------------
-
-
-@check_shapes("parameters: [T, 2]")
-def kernel_gradient(problems: TaskProblems, parameters: AnyNDArray) -> KernelGradient:
+@check_shapes("parameters: [T, 2]", "W: [T, T]", "A: [n, T]")
+def kernel_gradient(
+    problems: TaskProblems, parameters: AnyNDArray, W: AnyNDArray, A: AnyNDArray
+) -> KernelGradient:
     """
     Gradient of the sum of all terms with respect to the kernel matrix and the targets.
 
     The formula is that of :func:`.likelihood.contrast_gradient`, for a spectrum without G0.
 
     :param parameters: (b, sigma2) of all tasks.
+    :param W: Row t holds the weights of the tasks before t.
+    :param A: The dual vectors.
     """
-    rank = len(problems.spectrum.lam)
-    diagonal, by_Y = np.zeros(rank), np.zeros_like(problems.Y)
-    factors = []
-    for t, (task, (b, s)) in enumerate(zip(problems.tasks(), parameters, strict=True)):
-        solved = task_residual(task, b, s)
-        diagonal -= 0.5 * b * solved.d[:rank]
-        by_Y[:, t] -= solved.a
-        by_Y[:, :t] += np.outer(solved.a, solved.w)
-        A = solved.a[None]
-        if problems.learning == "approximate" and t:
-            rows, by_earlier = uncertainty_gradient(task, solved)
-            A = np.concatenate([A, rows])
+    lam, (b, s) = problems.spectrum.lam, parameters.T
+    diagonal = -0.5 * (1.0 / (np.outer(lam, b) + s)) @ b
+    factors = [(np.sqrt(0.5 * b) * A).T.reshape(-1, len(lam))]
+    by_Y = A @ W - A
+    if problems.learning == "approximate":
+        for t, task in enumerate(problems.tasks()):
+            F, by_earlier = uncertainty_gradient(task, *parameters[t])
+            factors.append(np.sqrt(0.5 * b[t]) * F.reshape(-1, len(lam)))
             by_Y[:, :t] += by_earlier
-        factors.append(np.sqrt(0.5 * b) * A.reshape(-1, rank))
-        if sum(map(len, factors)) > 4 * rank:
-            factors = [few_factors(np.concatenate(factors))]
-    F = np.concatenate(factors)
-    return KernelGradient(diagonal, F, np.ones(len(F)), by_Y)
+            if sum(map(len, factors)) > MAX_FACTORS * len(lam):
+                factors = [few_factors(np.concatenate(factors))]
+    stacked = np.concatenate(factors)
+    return KernelGradient(diagonal, stacked, np.ones(len(stacked)), by_Y)
 
 
-def uncertainty_gradient(task: Task, solved: Residual) -> tuple[AnyNDArray, AnyNDArray]:
+def uncertainty_gradient(task: Task, b: float, s: float) -> tuple[AnyNDArray, AnyNDArray]:
     r"""
     Factors F and the gradient by the tasks before of :math:`-\tfrac{1}{2} \log |I + G_t|`.
 
     .. math:: F^\top F = K_x^{-1} Y_{<t} (I + G_t)^{-1} Y_{<t}^\top K_x^{-1}, \qquad
               -K_x^{-1} Y_{<t} (I + G_t)^{-1} = -K_{xy}^{-1} Y_{<t}
     """
-    d, L, Y = solved.d, solved.L, task.earlier
+    Y, (d, L, *_) = task.earlier, task_residual(task, b, s)
+    if not Y.size:
+        return np.empty([0, len(d)]), Y
     if task.outer is not None:
         by_earlier = -solve(L, Y)
         Y = np.tril(cholesky(task.outer.copy()))  # n columns with the same products of rows
         L = cholesky(one_plus_gram(Y, d))
+        return dtrtrs(L, (d[:, None] * Y).T, lower=1)[0], by_earlier
     F = dtrtrs(L, (d[:, None] * Y).T, lower=1)[0]
-    return F, -dtrtrs(L, F, lower=1, trans=1)[0].T if task.outer is None else by_earlier
+    return F, -dtrtrs(L, F, lower=1, trans=1)[0].T
 
 
 def few_factors(F: AnyNDArray) -> AnyNDArray:

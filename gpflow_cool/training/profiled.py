@@ -157,7 +157,8 @@ class ProfiledChain(Loss):
         spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, Y)
         problems = task_problems(spectrum, self.model.learning)
         best = self.solve_inner(problems, completion_scales(Y), present.astype(np.float64))
-        return U, *best, *kernel_gradient(problems, best.parameters)
+        gradient = kernel_gradient(problems, best.parameters, best.W, best.A)
+        return U, best.parameters, best.values, best.gradients, *gradient
 
     def solve_inner(
         self, problems: TaskProblems, scales: AnyNDArray, present: AnyNDArray
