@@ -5,7 +5,7 @@ With the spectrum fixed the objective splits into T problems in two numbers each
 :math:`(\log b_t, \log \sigma^2_t)`. A grid that all tasks share shows where the maxima are, and
 Newton's method with exact derivatives goes there, one task after the other.
 
-Letters: T tasks, P points of the grid, of I values of b and J values of sigma2.
+Letters: T tasks, n rows of a task's problem, P points of the grid.
 """
 
 import math
@@ -123,39 +123,36 @@ def best_of_starts(
     return best
 
 
-# The grid -------------------------------------------------------------------------------------------
+# The grid -----------------------------------------------------------------------------------------
 
 
-def search(
-    problems: TaskProblems, box: Box, spacing: AnyNDArray
-) -> tuple[AnyNDArray, AnyNDArray]:
-    r"""
-    The two highest maxima of each task on a grid that all tasks share.
+def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+    """
+    The highest maxima of each task on a grid that all tasks share.
 
-    At a fixed ratio of b and sigma2, and with weights as they are, a term depends on their size by
-    :math:`-\tfrac{1}{2} (q e^{-\delta} + N \delta)` with :math:`\delta` the change of its logarithm.
-    So each point stands for the best :math:`\delta` within half a cell of it.
+    Each point of the grid stands for the best size of b and sigma2 within half a cell, see
+    :class:`.SharedTerms`: where rows are many, terms are steep in this direction.
 
-    :return: Points (log b, log sigma2), [T, 2, 2], and estimates of the terms there, [T, 2].
+    :return: Points (log b, log sigma2), [T, starts, 2], the best first, and estimates of the terms
+        there, [T, starts], minus infinity where a task has fewer maxima.
     """
     axes = grid_axes(problems, box, spacing)
-    shape = [len(axis) for axis in axes]
     x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 1, 2)  # [P, 1, 2]
     shared = shared_terms(problems, np.exp(x[:, 0]))  # [P, T]
     reach = 0.5 * spacing[1]
     low = np.clip(np.max(box.lower - x, axis=2), -reach, 0.0)  # [P, T]
     high = np.clip(np.min(box.upper - x, axis=2), 0.0, reach)
     tiny = np.finfo(float).tiny
-    wanted = np.log(np.maximum(shared.residuals, tiny) / np.maximum(shared.counts, tiny))
-    shift = np.clip(wanted, low, high)
+    ratio = np.maximum(shared.residuals, tiny) / np.maximum(shared.counts, tiny)
+    shift = np.clip(np.log(ratio), low, high)
     change = shared.residuals * np.expm1(-shift) + shared.counts * shift
-    inside = np.all((x >= box.lower - spacing) & (x <= box.upper + spacing), axis=2)
-    estimates = np.where(inside, shared.values - 0.5 * change, -np.inf)
-    tops = local_maxima(estimates.reshape([*shape, -1])).reshape(estimates.shape)
-    ranked = np.argsort(np.where(tops, estimates, -np.inf), axis=0)[: -1 - NUM_STARTS : -1]  # [starts, T]
+    near = np.all((x >= box.lower - spacing) & (x <= box.upper + spacing), axis=2)
+    estimates = np.where(near, shared.values - 0.5 * change, -np.inf)
+    grid = estimates.reshape([*map(len, axes), -1])
+    estimates = np.where(local_maxima(grid), grid, -np.inf).reshape(estimates.shape)
+    ranked = np.argsort(-estimates, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
     points = x[ranked, 0] + np.take_along_axis(shift, ranked, axis=0)[..., None]
-    tops = np.where(tops, estimates, -np.inf)
-    return np.swapaxes(points, 0, 1), np.take_along_axis(tops, ranked, axis=0).T
+    return np.swapaxes(points, 0, 1), np.take_along_axis(estimates, ranked, axis=0).T
 
 
 def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[AnyNDArray]:
@@ -167,28 +164,25 @@ def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[Any
     """
     spectrum = problems.spectrum
     useful = spectrum.lam[spectrum.lam > spectrum.rounding]
-    smallest, largest = (np.log([useful.min(), useful.max()])) if len(useful) else (0.0, 0.0)
+    smallest, largest = (useful.min(), useful.max()) if len(useful) else (1.0, 1.0)
     lower, upper = np.min(box.lower, axis=0), np.max(box.upper, axis=0)
-    size = np.log(np.max(np.sum(np.square(problems.Y), axis=0)) / spectrum.num_rows + 1e-300)
-    high_s = np.clip(size, lower[1], upper[1])
-    low_b = np.clip(lower[1] - largest - np.log(10.0), lower[0], upper[0])
-    high_b = np.clip(size - smallest + np.log(10.0), low_b, upper[0])
-    ends = [(low_b, high_b), (lower[1], high_s)]
-    return [
-        np.linspace(low, high, 1 + int(np.ceil((high - low) / step)))
-        for (low, high), step in zip(ends, spacing, strict=True)
-    ]
+    mean_squares = np.sum(np.square(problems.Y), axis=0) / spectrum.num_rows
+    size = np.log(np.max(mean_squares) + np.finfo(float).tiny)
+    low = np.clip([lower[1] - np.log(10.0 * largest), lower[1]], lower, upper)
+    high = np.clip([size + np.log(10.0 / smallest), size], low, upper)
+    numbers = 1 + np.ceil((high - low) / spacing).astype(int)
+    return [np.linspace(*ends) for ends in zip(low, high, numbers, strict=True)]
 
 
 def local_maxima(values: AnyNDArray) -> AnyNDArray:
-    """Where none of the eight neighbours in a grid is higher; [I, J, T]."""
-    I, J, _ = values.shape
+    """Where none of the eight neighbours in a grid is higher; both [values of b, of sigma2, T]."""
+    rows, columns, _ = values.shape
     padded = np.pad(values, [(1, 1), (1, 1), (0, 0)], constant_values=-np.inf)
-    around = [padded[i : i + I, j : j + J] for i in range(3) for j in range(3)]
+    around = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
     return np.all([values >= other for other in around], axis=0)
 
 
-# Newton's method ------------------------------------------------------------------------------------
+# Newton's method ----------------------------------------------------------------------------------
 
 
 def maximise(task: Task, x: AnyNDArray, bounds: Box, at_least: float = -np.inf) -> Optimum:
@@ -228,10 +222,8 @@ def newton_step(x: AnyNDArray, terms: Terms, bounds: Box) -> tuple[AnyNDArray, f
     gradient = scale * terms.gradient
     held = ((x <= bounds.lower) & (gradient <= 0)) | ((x >= bounds.upper) & (gradient >= 0))
     free = scale * ~held
-    (g, h), ((bb, bs), (_, ss)) = (
-        (free * terms.gradient).tolist(),
-        (free[:, None] * terms.hessian * free).tolist(),
-    )
+    g, h = (free * terms.gradient).tolist()
+    (bb, bs), (_, ss) = (free[:, None] * terms.hessian * free).tolist()
     bb, ss = bb + g, ss + h
     middle, half = 0.5 * (bb + ss), 0.5 * (bb - ss)
     radius, angle = math.hypot(half, bs), 0.5 * math.atan2(bs, half)

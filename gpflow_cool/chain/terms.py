@@ -103,7 +103,7 @@ def task_problems(spectrum: Spectrum, learning: str) -> TaskProblems:
     return TaskProblems(lam, S, counts, np.ascontiguousarray(Y), spectrum, learning)
 
 
-# All tasks at shared points ------------------------------------------------------------------------
+# All tasks at shared points -----------------------------------------------------------------------
 
 
 class SharedTerms(NamedTuple):
@@ -166,7 +166,7 @@ def one_plus_gram(Y: AnyNDArray, d: AnyNDArray) -> AnyNDArray:
     return M
 
 
-# One task at its own point -------------------------------------------------------------------------
+# One task at its own point ------------------------------------------------------------------------
 
 
 class Residual(NamedTuple):
@@ -304,7 +304,7 @@ def log_determinant(
     return value, -squares @ dS, 2.0 * (squares * dS.T) @ dS - traces
 
 
-# The gradient --------------------------------------------------------------------------------------
+# The gradient -------------------------------------------------------------------------------------
 
 
 @check_shapes("parameters: [T, 2]", "W: [T, T]", "A: [n, T]")
