@@ -34,12 +34,17 @@ from .spectrum import Spectrum, exact_spectrum
 LEARNING = ("hierarchical", "approximate")
 ENGINES = ("auto", "spectral", "cholesky")
 
+MAX_NUMBERS = 2**22
+"""Arrays of T^3 numbers are formed up to this size (32 MB, 161 tasks). Beyond it the systems of the
+tasks are solved one after the other."""
+
 
 class TaskSystems(NamedTuple):
     """The T systems of size T x T that both engines share."""
 
     W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
-    L: tf.Tensor  # [T, T, T], Cholesky factors of I + G_t, padded with the identity
+    L: tf.Tensor | None  # [T, T, T], Cholesky factors of I + G_t, padded with the identity; None
+    # where the tasks are many and the objective needs none of it
 
 
 class Chain(NamedTuple):
@@ -102,7 +107,7 @@ def log_likelihood_terms(
     quadratic: TensorType,
     log_det_x: TensorType,
     W: TensorType,
-    L: TensorType,
+    L: TensorType | None,
     num_rows: TensorType,
     learning: str,
 ) -> tf.Tensor:
@@ -131,10 +136,12 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     num_tasks = Yr.shape[1]
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    copies = spectrum.split(Yr)
-    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
-    G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
-    systems = solve_task_systems(G + G0 / sigma2[:, None, None])
+    many = num_tasks**3 > MAX_NUMBERS
+    systems = (
+        solve_one_by_one(spectrum, d, sigma2, learning)
+        if many
+        else solve_task_systems(all_grams(spectrum, d) + G0 / sigma2[:, None, None])
+    )
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
     E = tf.matmul(Yr, residual_map, transpose_b=True)
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
@@ -147,6 +154,40 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
     return Chain(terms, systems, d, A, outside)
+
+
+@check_shapes("d: [R, T]", "return: [T, T, T]")
+def all_grams(spectrum: Spectrum, d: TensorType) -> tf.Tensor:
+    """Yr^T diag(d_t) Yr for every t."""
+    copies, num_tasks = spectrum.split(spectrum.Yr), d.shape[1]
+    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
+    return tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
+
+
+@check_shapes("d: [R, T]", "sigma2: [T]")
+def solve_one_by_one(
+    spectrum: Spectrum, d: TensorType, sigma2: TensorType, learning: str
+) -> TaskSystems:
+    """As :func:`solve_task_systems`, one task after the other. Only "approximate" keeps L."""
+    Yr, keep = spectrum.Yr, learning == "approximate"
+    num_tasks = Yr.shape[1]
+
+    def solve(t: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        weights = tf.tile(d[:, t], [spectrum.copies])[:, None]
+        G = tf.matmul(weights * Yr, Yr, transpose_a=True) + spectrum.G0 / sigma2[t]
+        mask = tf.cast(tf.range(num_tasks) < t, tf.float64)
+        L = tf.linalg.cholesky(np.eye(num_tasks) + mask[:, None] * mask * G)
+        w = tf.linalg.cholesky_solve(L, (mask * G[:, t])[:, None])[:, 0]
+        return (w, L) if keep else (w,)
+
+    found = tf.map_fn(
+        solve,
+        tf.range(num_tasks),
+        fn_output_signature=(tf.float64,) * (1 + keep),
+        parallel_iterations=1,
+    )
+    shaped = [tf.ensure_shape(part, [num_tasks] * (2 + i)) for i, part in enumerate(found)]
+    return TaskSystems(shaped[0], shaped[1] if keep else None)
 
 
 @check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")

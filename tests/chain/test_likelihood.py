@@ -264,3 +264,26 @@ def test_float32(rng, case, learning, engine):
 def test_choose_engine(monkeypatch, gpu, num_tasks, engine):
     monkeypatch.setattr(chain_module, "has_gpu", lambda: gpu)
     assert choose_engine(num_tasks) == engine
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, T", [(1, 1), (7, 3), (2, 5)])
+def test_systems_one_by_one_equal_dense(rng, monkeypatch, N, T, learning):
+    """Terms and gradients of many tasks, whose systems are solved one after the other."""
+    p = random_problem(rng, N, T)
+    monkeypatch.setattr(chain_module, "MAX_NUMBERS", 0)
+
+    @tf.function(autograph=False)
+    def terms_and_gradients(*arguments):
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            terms = chain_module.conditional_log_likelihoods(
+                *arguments, learning=learning, engine="spectral"
+            )
+        return terms, tape.gradient(terms, arguments)
+
+    terms, gradients = terms_and_gradients(*map(tf.constant, p.chain))
+    assert_close(terms, ref.conditional_log_likelihoods(*p.chain, learning))
+    expected = ref.analytic_gradients(*p.chain, learning)
+    for actual, name in zip(gradients, ("K", "Y", "b", "sigma2"), strict=True):
+        assert_close(actual, getattr(expected, name), rtol=1e-8)

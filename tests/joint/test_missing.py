@@ -304,7 +304,7 @@ def test_recovery_from_equal_completions_is_that_from_one(rng, correlation):
         spectrum = exact_spectrum(lam, U, tf.constant(Y))
         solved = likelihood.solve_chain(spectrum, b, sigma2, "hierarchical")
         if correlation == "map":
-            found.append(recovery.map_correlation(spectrum, solved))
+            found.append(recovery.map_correlation(spectrum, solved.A, solved.outside))
         else:
             found.append(recovery.monte_carlo_correlation(spectrum, solved, b, sigma2, 50, 3))
     assert_close(found[1], found[0], 1e-10)
