@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  metrics  plotting
-chain/      kernels  variation  spectrum  likelihood  terms  newton  starting  recovery
+chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming

@@ -28,11 +28,10 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from ..linalg import LOG_2PI, eigh, has_gpu
-from .spectrum import Spectrum, exact_spectrum
+from ..linalg import LOG_2PI
+from .spectrum import Spectrum
 
 LEARNING = ("hierarchical", "approximate")
-ENGINES = ("auto", "spectral", "cholesky")
 
 ROUNDING_UNITS = 10.0
 """Rounding of G, in units of machine precision, per task. Of 400 random systems of copied tasks
@@ -41,12 +40,17 @@ all had a Cholesky factor with this much added to the diagonal."""
 SMALLEST_RIDGE = 0.01
 """Rounding below this does not endanger I, and nothing is added."""
 
+MAX_NUMBERS = 2**22
+"""Arrays of T^3 numbers are formed up to this size (32 MB, 161 tasks). Beyond it the systems of the
+tasks are solved one after the other."""
+
 
 class TaskSystems(NamedTuple):
     """The T systems of size T x T that both engines share."""
 
     W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
-    L: tf.Tensor  # [T, T, T], Cholesky factors of I + G_t, padded with the identity
+    L: tf.Tensor | None  # [T, T, T], Cholesky factors of I + G_t, padded with the identity; None
+    # where the tasks are many and the objective needs none of it
 
 
 class Chain(NamedTuple):
@@ -126,7 +130,7 @@ def log_likelihood_terms(
     quadratic: TensorType,
     log_det_x: TensorType,
     W: TensorType,
-    L: TensorType,
+    L: TensorType | None,
     num_rows: TensorType,
     learning: str,
 ) -> tf.Tensor:
@@ -155,10 +159,12 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     num_tasks = Yr.shape[1]
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    copies = spectrum.split(Yr)
-    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
-    G = tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
-    systems = solve_task_systems(G + G0 / sigma2[:, None, None])
+    many = num_tasks**3 > MAX_NUMBERS
+    systems = (
+        solve_one_by_one(spectrum, d, sigma2, learning)
+        if many
+        else solve_task_systems(all_grams(spectrum, d) + G0 / sigma2[:, None, None])
+    )
     residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
     E = tf.matmul(Yr, residual_map, transpose_b=True)
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
@@ -171,6 +177,40 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
     return Chain(terms, systems, d, A, outside)
+
+
+@check_shapes("d: [R, T]", "return: [T, T, T]")
+def all_grams(spectrum: Spectrum, d: TensorType) -> tf.Tensor:
+    """Yr^T diag(d_t) Yr for every t."""
+    copies, num_tasks = spectrum.split(spectrum.Yr), d.shape[1]
+    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
+    return tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
+
+
+@check_shapes("d: [R, T]", "sigma2: [T]")
+def solve_one_by_one(
+    spectrum: Spectrum, d: TensorType, sigma2: TensorType, learning: str
+) -> TaskSystems:
+    """As :func:`solve_task_systems`, one task after the other. Only "approximate" keeps L."""
+    Yr, keep = spectrum.Yr, learning == "approximate"
+    num_tasks = Yr.shape[1]
+
+    def solve(t: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        weights = tf.tile(d[:, t], [spectrum.copies])[:, None]
+        G = tf.matmul(weights * Yr, Yr, transpose_a=True) + spectrum.G0 / sigma2[t]
+        mask = tf.cast(tf.range(num_tasks) < t, tf.float64)
+        L = tf.linalg.cholesky(np.eye(num_tasks) + mask[:, None] * mask * G)
+        w = tf.linalg.cholesky_solve(L, (mask * G[:, t])[:, None])[:, 0]
+        return (w, L) if keep else (w,)
+
+    found = tf.map_fn(
+        solve,
+        tf.range(num_tasks),
+        fn_output_signature=(tf.float64,) * (1 + keep),
+        parallel_iterations=1,
+    )
+    shaped = [tf.ensure_shape(part, [num_tasks] * (2 + i)) for i, part in enumerate(found)]
+    return TaskSystems(shaped[0], shaped[1] if keep else None)
 
 
 @check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")
@@ -266,58 +306,6 @@ def chain_gradient(
     return ChainGradient(kernel, b=0.5 * weights * by_b, sigma2=0.5 * weights * by_sigma2)
 
 
-@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
-def conditional_log_likelihoods(
-    K: TensorType,
-    Y: TensorType,
-    b: TensorType,
-    sigma2: TensorType,
-    *,
-    learning: str,
-    engine: str,
-) -> tf.Tensor:
-    """
-    The T terms of the objective for a kernel matrix, with a gradient written by hand.
-
-    :param Y: The targets; or S completions of them, for the mean of the hierarchical terms over
-        completions with the weights between tasks as parameters, by the spectral engine.
-    :param learning: "hierarchical" or "approximate".
-    :param engine: "spectral" or "cholesky".
-    """
-
-    @tf.custom_gradient
-    def terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor):  # type: ignore[no-untyped-def]
-        if engine == "cholesky":
-            return cholesky_terms(K, Y, b, sigma2, learning)
-        lam, U = eigh(K, python_callback=True)
-        return spectral_terms(exact_spectrum(lam, U, Y), U, Y, b, sigma2, learning)
-
-    return terms(*(tf.convert_to_tensor(value) for value in (K, Y, b, sigma2)))
-
-
-def spectral_terms(  # type: ignore[no-untyped-def]
-    spectrum: Spectrum,
-    U: tf.Tensor,
-    Y: tf.Tensor,
-    b: tf.Tensor,
-    sigma2: tf.Tensor,
-    learning: str,
-):
-    """The terms, and a function for their gradient, from the eigenvectors U of K."""
-    dtype = Y.dtype
-    b, sigma2 = tf.cast(b, tf.float64), tf.cast(sigma2, tf.float64)
-    chain = solve_chain(spectrum, b, sigma2, learning)
-
-    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        weights = tf.cast(weights, tf.float64)
-        g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
-        by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
-        return *leave_eigenbasis(g.kernel, U, Y), *by_tasks
-
-    return tf.cast(chain.terms, dtype), gradient
-
-
 @check_shapes("U: [N, N]", "Y: [copies..., N, T]")
 def leave_eigenbasis(
     gradient: KernelGradient, U: TensorType, Y: TensorType
@@ -336,60 +324,3 @@ def leave_eigenbasis(
         return gK, tf.matmul(U, g.Yr)
     weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
     return gK, tf.matmul(U, tf.reshape(g.Yr, tf.shape(Y))) / weight
-
-
-def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str):  # type: ignore[no-untyped-def]
-    """The terms, and a function for their gradient, from one Cholesky factorisation per task."""
-    dtype, num_tasks = Y.dtype, Y.shape[1]
-    num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
-    factors = [
-        tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
-        for t in range(num_tasks)
-    ]
-    Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
-    systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
-    residual_map = np.eye(num_tasks) - systems.W
-    E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
-    quadratic = tf.stack([tf.reduce_sum(tf.square(e)) for e in E])
-    log_det_x = tf.stack(
-        [2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))) for L in factors]
-    )
-    terms = log_likelihood_terms(
-        quadratic, tf.cast(log_det_x, tf.float64), systems.W, systems.L, num_rows, learning
-    )
-
-    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
-        gb, gs = [], []
-        V, tasks = contrasts(systems, learning)
-        eye = tf.eye(tf.shape(K)[0], dtype=dtype)
-        for t, L in enumerate(factors):
-            v = tf.gather(V, np.flatnonzero(tasks == t))
-            Yv = tf.cast(tf.matmul(Yw[t], v, transpose_b=True), dtype)
-            alpha = tf.linalg.triangular_solve(L, Yv, adjoint=True)  # [N, V_t]
-            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(L, eye)
-            gY -= weights[t] * tf.matmul(alpha, tf.cast(v, dtype))
-            gK += (0.5 * weights[t] * b[t]) * S
-            gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
-            gs.append(0.5 * weights[t] * tf.linalg.trace(S))
-        return gK, gY, tf.stack(gb), tf.stack(gs)
-
-    return tf.cast(terms, dtype), gradient
-
-
-def choose_engine(num_tasks: int) -> str:
-    """
-    The engine that "auto" stands for: Cholesky on a GPU and for up to two tasks, else spectral.
-
-    On a GPU eigendecompositions are slow. On a CPU, loss and gradient at N=800 in seconds of one
-    run of `benchmarks/core.py` on two cores, hierarchical / approximate; the ratio hardly depends
-    on N, because both sides cost O(N^3):
-
-    ========  ===========  ===========  ===========  ===========  ===========
-    engine    T=1          T=2          T=3          T=4          T=16
-    ========  ===========  ===========  ===========  ===========  ===========
-    spectral  .106 / .113  .083 / .106  .110 / .136  .101 / .127  .116 / .152
-    cholesky  .054 / .052  .065 / .068  .102 / .120  .126 / .137  .474 / .414
-    ========  ===========  ===========  ===========  ===========  ===========
-    """
-    return "cholesky" if has_gpu() or num_tasks <= 2 else "spectral"

@@ -20,7 +20,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from .likelihood import Chain, solve_chain
-from .newton import Box, solve
+from .newton import Box, InnerSolution, solve
 from .spectrum import Spectrum
 from .terms import task_problems
 
@@ -111,26 +111,29 @@ def input_covariance(b: TensorType, rho: TensorType) -> tf.Tensor:
     return root[:, None] * root[None, :] * rho
 
 
-@check_shapes("return: [T, T]")
-def map_correlation(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+@check_shapes("A: [rows, T]", "outside: [T]", "return: [T, T]")
+def map_correlation(spectrum: Spectrum, A: TensorType, outside: TensorType) -> tf.Tensor:
     r"""
     Correlation of the MAP input weights,
     :math:`w_{x,t}^\top w_{x,u} \propto \alpha_t^\top K \alpha_u`.
+
+    :param A: The dual vectors in the eigenbasis.
+    :param outside: Their squared length outside the span of the eigenvectors.
     """
     lam = spectrum.lam
     # Eigenvalues that are rounding would make a signal of what lies outside the span of K.
     root = tf.sqrt(tf.where(lam > spectrum.rounding, lam, tf.zeros_like(lam)))[:, None]
-    A = mean_dual_vectors(spectrum, chain)
-    length = tf.sqrt(tf.reduce_sum(tf.square(A), axis=0) + chain.outside)
+    A = mean_dual_vectors(spectrum, A)
+    length = tf.sqrt(tf.reduce_sum(tf.square(A), axis=0) + outside)
     floor = 10.0 * spectrum.precision * tf.reduce_max(root) * length
     return weight_correlation(root * A, floor)
 
 
-@check_shapes("return: [R, T]")
-def mean_dual_vectors(spectrum: Spectrum, chain: Chain) -> tf.Tensor:
+@check_shapes("A: [rows, T]", "return: [R, T]")
+def mean_dual_vectors(spectrum: Spectrum, A: TensorType) -> tf.Tensor:
     """The dual vectors of the mean completion; of the targets where none is missing."""
-    weight = tf.sqrt(tf.cast(spectrum.copies, chain.A.dtype))
-    return tf.reduce_sum(spectrum.split(chain.A), axis=0) / weight
+    weight = tf.sqrt(tf.cast(spectrum.copies, A.dtype))
+    return tf.reduce_sum(spectrum.split(A), axis=0) / weight
 
 
 @check_shapes("b: [T]", "sigma2: [T]", "return: [T, T]")
@@ -151,7 +154,7 @@ def monte_carlo_correlation(
     """
     lam = spectrum.lam
     inside = tf.cast(lam > spectrum.rounding, lam.dtype)[:, None]
-    mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain) * b  # [R, T]
+    mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain.A) * b  # [R, T]
     deviation = inside * tf.sqrt(b * sigma2 * chain.d)
     seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31
     noise = tf.random.stateless_normal(
@@ -180,10 +183,18 @@ def recover(
     """
     chain = solve_chain(spectrum, b, sigma2, learning)
     if correlation == "map":
-        rho = map_correlation(spectrum, chain)
+        rho = map_correlation(spectrum, chain.A, chain.outside)
     else:
         rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-    W, B = chain.systems.W, input_covariance(b, rho)
+    return joint_parameters(chain.systems.W, rho, b, sigma2)
+
+
+@check_shapes("W: [T, T]", "rho: [T, T]", "b: [T]", "sigma2: [T]")
+def joint_parameters(
+    W: TensorType, rho: TensorType, b: TensorType, sigma2: TensorType
+) -> MultitaskParameters:
+    """The joint model's matrices from the chain's, and the correlation of the input weights."""
+    B = input_covariance(b, rho)
     return MultitaskParameters(B=B, C=task_covariance(W, B), Sigma=noise_covariance(W, sigma2), W=W)
 
 
@@ -201,11 +212,10 @@ def some_orders(num_tasks: int, num_orders: int, seed: int | None) -> list[AnyND
     return [np.array(order) for order in orders]
 
 
-@check_shapes("starts: [S, T, 2]", "return[0]: [T, T]", "return[1]: [T, T]")
+@check_shapes("return[0]: [T, T]", "return[1]: [T, T]")
 def average_over_orders(
     spectrum: Spectrum,
     orders: list[AnyNDArray],
-    starts: AnyNDArray,
     box: Box,
     learning: str,
 ) -> tuple[AnyNDArray, AnyNDArray]:
@@ -217,15 +227,22 @@ def average_over_orders(
     with :math:`\Pi_s` the permutation that brings the tasks into order s. The inner problem is
     solved anew for each order.
 
-    :param starts: (b, sigma2) to start from, in the tasks' own order, as is `box`.
+    :param box: Bounds of b and sigma2, in the tasks' own order.
     """
-    num_tasks = starts.shape[1]
-    C, Sigma = np.zeros([num_tasks, num_tasks]), np.zeros([num_tasks, num_tasks])
-    spectrum = spectrum.numpy()
+    problems = task_problems(spectrum.numpy(), learning)
+    C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
     for order in orders:
-        reordered, bounds = spectrum.of_tasks(order), Box(box.lower[order], box.upper[order])
-        best = solve(task_problems(reordered, learning), starts[:, order], bounds)
-        found = recover(reordered, tf.constant(best.b), tf.constant(best.sigma2), learning)
+        reordered = problems.of_tasks(order)
+        best = solve(reordered, None, box.of_tasks(order))
+        found = recover_at_optimum(reordered.spectrum, best)
         C[np.ix_(order, order)] += found.C.numpy() / len(orders)
         Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma
+
+
+def recover_at_optimum(spectrum: Spectrum, best: InnerSolution) -> MultitaskParameters:
+    """As :func:`recover`, from a solution of the inner problem."""
+    inside, outside = np.split(best.A, [len(spectrum.Yr)])
+    rho = map_correlation(spectrum, inside, np.sum(np.square(outside), axis=0))
+    b, sigma2 = map(tf.constant, best.parameters.T)
+    return joint_parameters(tf.constant(best.W), rho, b, sigma2)

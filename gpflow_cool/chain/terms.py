@@ -1,265 +1,354 @@
 r"""
-The chain's terms, one task at a time and with second derivatives, in NumPy.
+The chain's terms with second derivatives, in NumPy: all tasks at shared b and sigma2, or one task.
+
+For one pair of b and sigma2 a single Cholesky factor holds the terms of all tasks
+(:func:`shared_terms`). That is how the inner problem of profiled training is searched. Where each
+task has its own b and sigma2 (:func:`task_terms`) it needs a system of its own, of size min(n, t).
 
 The terms and the gradient with respect to the kernel matrix are written twice: here, for profiled
-training, and in TensorFlow in :mod:`.likelihood`, differentiable and on any device. The inner
-problem needs second derivatives, and dozens of small computations per kernel matrix. What the
-gradient in NumPy saves is measured by `benchmarks/twins.py` with T = 4 and 16 tasks: with that of
-TensorFlow, run eagerly, an evaluation of profiled training would take 1.4 to 1.9 times as long at
-N = 200 and 1.1 times as long at N = 800. Compiled, an evaluation would take as long as now, but
-compiling takes as long as 4 to 13 evaluations at N = 200, where a fit needs about ten.
+training, and in TensorFlow in :mod:`.likelihood`, differentiable and on any device.
+`benchmarks/twins.py` measures what the gradient in NumPy saves.
 
-Letters: R eigenvectors, T tasks, Q problems (one task at one b and sigma2 each), S completions.
+Letters: R eigenvectors, T tasks, S completions, n rows, P points (b, sigma2).
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtri, dtrtrs
 
 from ..linalg import LOG_2PI
 from .likelihood import KernelGradient, ridge_of_systems
 from .spectrum import Spectrum
 
-TASKS_PER_BLOCK = 16
-"""Tasks whose terms are computed together, without the tasks that come after the block."""
+MAX_RIDGES = 8
+"""How often the diagonal may grow, tenfold each time, until there is a Cholesky factor."""
+
+MAX_FACTORS = 4
+"""More factors of the gradient than this times R become R, so that memory does not grow as T^2."""
 
 
 class TaskProblems(NamedTuple):
-    """The T problems of a spectrum, with the products of targets that all of them need."""
+    """
+    What the terms depend on besides b and sigma2, as n independent rows.
 
-    spectrum: Spectrum
-    """In NumPy arrays."""
+    The rows are those of `Yr`. Targets outside the span of the eigenvectors, G0 = F^T F, add the
+    rows of F, whose eigenvalue is 0. A row counts as often in log determinants as it stands for one
+    of the N rows: 1 / S for completions, (N - R) / T for the rows of F.
+    """
 
-    pairs: AnyNDArray
-    """[R, T (T + 1) / 2], products of two columns of Yr, summed over completions, in the order of
-    :func:`pairs_of_tasks`."""
+    lam: AnyNDArray  # [n], eigenvalues of the rows
+    S: AnyNDArray  # [n, 2], derivatives of b lam + sigma2
+    counts: AnyNDArray  # [n]
+    Y: AnyNDArray  # [n, T]
+    spectrum: Spectrum  # in NumPy arrays
+    learning: str  # "hierarchical" or "approximate"
 
-    learning: str
-    """"hierarchical" or "approximate"."""
+    def of_tasks(self, order: AnyNDArray) -> "TaskProblems":
+        """The problems of the tasks in another order."""
+        return self._replace(Y=self.Y[:, order], spectrum=self.spectrum.of_tasks(order))
 
-    def first(self, num_tasks: int) -> "TaskProblems":
-        """The problems of the first tasks alone."""
-        num_pairs = num_tasks * (num_tasks + 1) // 2
-        spectrum = self.spectrum.of_tasks(slice(num_tasks))
-        return self._replace(spectrum=spectrum, pairs=self.pairs[:, :num_pairs])
+    def tasks(self) -> "Iterator[Task]":
+        """The problem of each task in turn."""
+        n, num_tasks = self.Y.shape
+        outer = None
+        for t in range(num_tasks):
+            earlier = self.Y[:, :t]
+            if t > n:
+                last = earlier[:, -1]
+                outer = earlier @ earlier.T if outer is None else outer + np.outer(last, last)
+            yield Task(self, self.Y[:, t], earlier, outer)
+
+
+class Task(NamedTuple):
+    """The problem of one task."""
+
+    problems: TaskProblems
+    y: AnyNDArray  # [n]
+    earlier: AnyNDArray  # [n, t], targets of the tasks before
+    outer: AnyNDArray | None  # [n, n], earlier earlier^T, where t > n
 
 
 class Terms(NamedTuple):
-    """Value [Q], gradient [Q, 2] and Hessian [Q, 2, 2] with respect to (b, sigma2)."""
+    """The term of one task at (b, sigma2)."""
 
-    value: AnyNDArray
-    gradient: AnyNDArray
-    hessian: AnyNDArray
+    value: float
+    gradient: AnyNDArray  # [2]
+    hessian: AnyNDArray  # [2, 2]
+    w: AnyNDArray  # [t], weights of the tasks before
+    a: AnyNDArray  # [n], the dual vector
 
 
 def task_problems(spectrum: Spectrum, learning: str) -> TaskProblems:
-    """The problems of a spectrum of NumPy arrays; products of targets are formed once."""
-    Yr = spectrum.Yr
-    early, late = pairs_of_tasks(Yr.shape[1])
-    copies = Yr.reshape(-1, len(spectrum.lam), Yr.shape[1])
-    pairs: AnyNDArray = sum(Y[:, early] * Y[:, late] for Y in copies)
-    return TaskProblems(spectrum, pairs, learning)
+    """The problems of a spectrum of NumPy arrays."""
+    lam, Y = spectrum.lam, spectrum.Yr
+    copies = len(Y) // len(lam)
+    lam, counts = np.tile(lam, copies), np.full(len(Y), 1.0 / copies)
+    empty = float(spectrum.num_rows) - spectrum.rank
+    if empty or np.any(spectrum.G0):
+        values, vectors = np.linalg.eigh(spectrum.G0)
+        outside = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        lam = np.concatenate([lam, np.zeros(len(outside))])
+        counts = np.concatenate([counts, np.full(len(outside), empty / len(outside))])
+        Y = np.concatenate([Y, outside])
+    S = np.stack([lam, np.ones_like(lam)], axis=1)
+    return TaskProblems(lam, S, counts, np.ascontiguousarray(Y), spectrum, learning)
 
 
-def pairs_of_tasks(num_tasks: int) -> tuple[AnyNDArray, AnyNDArray]:
-    """Pairs (t, u), t <= u, in the order of u: those of the first tasks alone come first."""
-    late, early = np.tril_indices(num_tasks)
-    return early, late
+# All tasks at shared points -----------------------------------------------------------------------
 
 
-class Residuals(NamedTuple):
-    """Q tasks after regression on the tasks before them."""
+class SharedTerms(NamedTuple):
+    """Terms of all tasks at the same b and sigma2, [P, T], and how they depend on their size."""
 
-    d: AnyNDArray  # [Q, R], 1 / (b lam + sigma2)
-    mask: AnyNDArray  # [Q, T], true for the tasks before
-    M: AnyNDArray  # [Q, T, T], I + G_t, padded with the identity
-    w: AnyNDArray  # [Q, T], weights of the tasks before
-    contrast: AnyNDArray  # [Q, T], e_t - w_t
-    e: AnyNDArray  # [Q, S, R], the residuals in the eigenbasis
-    a: AnyNDArray  # [Q, S, R], the dual vectors alpha_t in the eigenbasis, d e
+    values: AnyNDArray
 
-    @property
-    def both(self) -> AnyNDArray:
-        """[Q, T, T], true for pairs of tasks before."""
-        return self.mask[:, :, None] & self.mask[:, None, :]
+    residuals: AnyNDArray
+    """What is left of the quadratic forms without the squared weights, r."""
+
+    counts: AnyNDArray
+    r"""The numbers c in the change :math:`-\tfrac{1}{2} [r (e^{-\delta} - 1) + c \delta]` of a term
+    when log b and log sigma2 grow by :math:`\delta` and the weights stay: N, less how many of the
+    weights the targets determine if approximate."""
 
 
-@check_shapes("tasks: [Q]", "parameters: [Q, 2]")
-def task_residuals(problems: TaskProblems, tasks: AnyNDArray, parameters: AnyNDArray) -> Residuals:
+@check_shapes("points: [P, 2]")
+def shared_terms(problems: TaskProblems, points: AnyNDArray) -> SharedTerms:
     r"""
-    Solve for the weights of the tasks before.
+    Terms of all tasks at the same b and sigma2, for each point.
 
-    .. math:: w_t = (I + G_t)^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t, \qquad
-              e_t = y_t - Y_{<t} w_t, \qquad \alpha_t = K_{x,t}^{-1} e_t
+    Let :math:`L L^\top = I + Y^\top K_x^{-1} Y`. Leading blocks of L are the factors of leading
+    blocks, so that :math:`y_t^\top K_{xy,t}^{-1} y_t = L_{tt}^2 - 1` and
+
+    .. math:: J_t = -\tfrac{1}{2} [L_{tt}^2 - 1 + \log |K_x| + N \log 2 \pi]
+              \quad \left[ - \sum_{u<t} \log L_{uu} \text{ if approximate} \right]
+
+    Row t of :math:`L_{tt} L^{-1}` is :math:`e_t - w_t`. The difference cancels where Gram matrices
+    are large: this is precise enough to find a start.
+
+    :param points: (b, sigma2) of each point.
     """
-    lam, Yr = problems.spectrum.lam, problems.spectrum.Yr
-    num_tasks = Yr.shape[1]
-    b, s = parameters.T
-    d = 1.0 / (b[:, None] * lam + s[:, None])
-    mask = np.arange(num_tasks) < tasks[:, None]
-    G = gram(problems, d, problems.spectrum.G0 / s[:, None, None])
-    M = invertible(np.eye(num_tasks) + (mask[:, :, None] & mask[:, None, :]) * G, mask)
-    own_column = np.take_along_axis(G, tasks[:, None, None], 1)[:, 0]
-    w = np.linalg.solve(M, (mask * own_column)[..., None])[..., 0]
-    contrast = (np.arange(num_tasks) == tasks[:, None]) - w
-    e = (contrast @ Yr.T).reshape(len(tasks), -1, len(lam))
-    return Residuals(d, mask, M, w, contrast, e, d[:, None] * e)
+    spectrum, (b, s) = problems.spectrum, points.T
+    pairs = [shared_factor(problems, *point) for point in points]
+    diagonal, squares = np.swapaxes(pairs, 0, 1)  # [P, T]
+    log_det = np.log(np.outer(b, problems.lam) + s[:, None]) @ problems.counts
+    rest = log_det + spectrum.num_rows * LOG_2PI + spectrum.slack * b / s
+    quadratic = np.square(diagonal) - 1.0
+    values = -0.5 * (quadratic + rest[:, None])
+    residuals = np.square(diagonal) * (1.0 - squares)
+    counts = np.full_like(values, float(spectrum.num_rows))
+    if problems.learning == "approximate":
+        values[:, 1:] -= np.cumsum(np.log(diagonal), axis=1)[:, :-1]
+        counts[:, 1:] -= np.cumsum(1.0 - squares, axis=1)[:, :-1]
+    return SharedTerms(values, residuals, counts)
 
 
-@check_shapes("tasks: [Q]", "parameters: [Q, 2]")
-def task_terms(problems: TaskProblems, tasks: AnyNDArray, parameters: AnyNDArray) -> Terms:
-    """
-    Terms of the chain for single tasks, with exact first and second derivatives.
-
-    A task needs only those before it: blocks of early tasks are computed without the late ones.
-
-    :param tasks: The task of each problem.
-    :param parameters: (b, sigma2) of each problem.
-    """
-    terms = Terms(*(np.empty([len(tasks), *shape]) for shape in ((), (2,), (2, 2))))
-    blocks = tasks // TASKS_PER_BLOCK
-    for block in np.unique(blocks):
-        members = np.flatnonzero(blocks == block)
-        known = problems.first((block + 1) * TASKS_PER_BLOCK)
-        found = block_terms(known, tasks[members], parameters[members])
-        for whole, part in zip(terms, found, strict=True):
-            whole[members] = part
-    return terms
+def shared_factor(problems: TaskProblems, b: float, s: float) -> tuple[AnyNDArray, AnyNDArray]:
+    """Diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and |row|^2 of L^-1."""
+    L = cholesky(one_plus_gram(problems.Y, 1.0 / (b * problems.lam + s)))
+    inverse = dtrtri(np.tril(L), lower=1)[0]
+    return L.diagonal(), np.einsum("tu,tu->t", inverse, inverse)
 
 
-def block_terms(problems: TaskProblems, tasks: AnyNDArray, parameters: AnyNDArray) -> Terms:
+def one_plus_gram(Y: AnyNDArray, d: AnyNDArray) -> AnyNDArray:
+    """I + Y^T diag(d) Y."""
+    X = np.sqrt(d)[:, None] * Y
+    M = X.T @ X
+    M.flat[:: len(M) + 1] += 1.0
+    return M
+
+
+# One task at its own point ------------------------------------------------------------------------
+
+
+class Residual(NamedTuple):
+    """A task after regression on the tasks before it."""
+
+    d: AnyNDArray  # [n], 1 / (b lam + sigma2)
+    L: AnyNDArray  # Cholesky factor, lower, of I + G [t, t], or of K_xy [n, n] where t > n
+    w: AnyNDArray  # [t], weights of the tasks before
+    e: AnyNDArray  # [n], the residual y - Y_<t w
+    a: AnyNDArray  # [n], the dual vector alpha, d e
+
+
+def task_residual(task: Task, b: float, s: float) -> Residual:
     r"""
-    Terms of a block of tasks.
+    Solve for the weights of the tasks before, by the smaller of two systems.
 
-    With :math:`S_b = K, S_s = I`, in the eigenbasis diagonal with entries :math:`l_b = \lambda,
-    l_s = 1`, and :math:`c_i = Y_{<t}^\top K_{x,t}^{-1} S_i \alpha_t`, the hierarchical term has
+    .. math:: w_t = (I + Y_{<t}^\top K_{x,t}^{-1} Y_{<t})^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t
+                  = Y_{<t}^\top (K_{x,t} + Y_{<t} Y_{<t}^\top)^{-1} y_t, \qquad
+              \alpha_t = K_{x,t}^{-1} (y_t - Y_{<t} w_t)
+    """
+    y, earlier = task.y, task.earlier
+    v = b * task.problems.lam + s
+    d = 1.0 / v
+    if task.outer is None:
+        L = cholesky(one_plus_gram(earlier, d))
+        w = solve(L, earlier.T @ (d * y))
+    else:
+        M = task.outer.copy()
+        M.flat[:: len(M) + 1] += v
+        L = cholesky(M)
+        w = earlier.T @ solve(L, y)
+    e = y - earlier @ w
+    return Residual(d, L, w, e, d * e)
+
+
+def cholesky(M: AnyNDArray) -> AnyNDArray:
+    """
+    The Cholesky factor in the lower triangle of what is returned; M is overwritten.
+
+    The diagonal grows by :func:`.likelihood.ridge_of_systems`, and by more where there is still no
+    factor.
+    """
+    if not len(M):
+        return M
+    diagonal = M.diagonal().copy()
+    ridge = len(M) * np.finfo(float).eps * diagonal
+    M.flat[:: len(M) + 1] += ridge_of_systems(diagonal, np.array([len(M)]))
+    for _ in range(MAX_RIDGES):
+        L, failed = dpotrf(M.T, lower=1, clean=0)
+        if not failed:
+            return L
+        ridge = 10.0 * ridge
+        M.flat[:: len(M) + 1] += ridge
+    raise np.linalg.LinAlgError("A system of the chain is not positive definite.")
+
+
+def solve(L: AnyNDArray, B: AnyNDArray) -> AnyNDArray:
+    """M^-1 B from the Cholesky factor of M."""
+    return dpotrs(L, B, lower=1)[0] if len(L) else B
+
+
+def task_terms(task: Task, b: float, s: float) -> Terms:
+    r"""
+    The term of one task, with exact first and second derivatives.
+
+    With :math:`S_b = K, S_s = I` the hierarchical term has
 
     .. math::
 
         g_i = \tfrac{1}{2} (\alpha^\top S_i \alpha - \mathrm{tr}\, K_x^{-1} S_i), \qquad
         H_{ij} = \tfrac{1}{2} \mathrm{tr}\, K_x^{-1} S_i K_x^{-1} S_j
-                 - \alpha^\top S_i K_x^{-1} S_j \alpha + c_i^\top (I + G)^{-1} c_j
+                 - \alpha^\top S_i K_{xy}^{-1} S_j \alpha
 
     and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`.
     """
-    spectrum = problems.spectrum
-    lam, Yr, G0, slack = spectrum.lam, spectrum.Yr, spectrum.G0, spectrum.slack
-    b, s = parameters.T
-    solved = task_residuals(problems, tasks, parameters)
-    d, e, a, contrast = solved.d, solved.e, solved.a, solved.contrast
-    outside = np.einsum("qi,ij,qj->q", contrast, G0, contrast)
-    empty = spectrum.num_rows - spectrum.rank
-    value = -0.5 * (
-        np.einsum("qr,qr->q", *(part.reshape(len(tasks), -1) for part in (a, e)))
-        + outside / s
-        + np.sum(np.square(solved.w), axis=1)
-        - np.sum(np.log(d), axis=1)
-        + empty * np.log(s)
-        + spectrum.num_rows * LOG_2PI
-        + slack * b / s
-    )
-    powers = np.stack([np.ones_like(lam), lam, np.square(lam)])  # sigma2 sigma2, b sigma2, b b
-    a2 = np.sum(np.square(a), axis=1)  # [Q, R]
-    g_s, g_b = 0.5 * ((a2 - d) @ powers[:2].T).T
-    g_b -= 0.5 * slack / s
-    g_s += 0.5 * ((outside + slack * b) / s**2 - empty / s)
-    curvature = (0.5 * np.square(d) - d * a2) @ powers.T  # [Q, 3]
-    curvature[:, 0] += 0.5 * empty / s**2 - (outside + slack * b) / s**3
-    curvature[:, 1] += 0.5 * slack / s**2
-    by_b, by_s = ((v[:, None] * a).reshape(len(tasks), -1) @ Yr for v in (d * lam, d))
-    c = np.stack([by_b, by_s + contrast @ G0 / s[:, None] ** 2], axis=2)
-    c *= solved.mask[..., None]  # [Q, T, 2]
-    gradient = np.stack([g_b, g_s], axis=1)
-    hessian = symmetric_pairs(curvature) + np.swapaxes(c, 1, 2) @ np.linalg.solve(solved.M, c)
-    terms = Terms(value, gradient, hessian)
-    if problems.learning == "approximate":
-        return add_weight_uncertainty(problems, terms, solved, s)
-    return terms
+    problems = task.problems
+    counts, slack = problems.counts, float(problems.spectrum.slack)
+    num_rows = float(problems.spectrum.num_rows)
+    solved = task_residual(task, b, s)
+    d, L, w, e, a = solved
+    S = problems.S
+    dS, aS = d[:, None] * S, a[:, None] * S
+    quadratic = a @ e + w @ w - counts @ np.log(d) + num_rows * LOG_2PI + slack * b / s
+    gradient = 0.5 * (a @ aS - counts @ dS + slack / s * np.array([-1.0, b / s]))
+    hessian = 0.5 * (counts * dS.T) @ dS - inverse_form(task, solved, aS)
+    hessian += slack / s**2 * np.array([[0.0, 0.5], [0.5, -b / s]])
+    if problems.learning == "approximate" and len(w):
+        value, by_parameters, curvature = log_determinant(task, solved, dS)
+        quadratic += value
+        gradient -= 0.5 * by_parameters
+        hessian -= 0.5 * curvature
+    return Terms(-0.5 * quadratic, gradient, hessian, w, a)
 
 
-def invertible(M: AnyNDArray, mask: AnyNDArray) -> AnyNDArray:
-    """
-    Matrices I + G, [Q, T, T], with a ridge where they might have no inverse.
-
-    The ridge is that of :func:`.likelihood.ridge_of_systems`.
-
-    :param mask: [Q, T], false for the padding, which stays as it is.
-    """
-    diagonal = np.diagonal(M, axis1=1, axis2=2)
-    ridge = mask * ridge_of_systems(diagonal, np.sum(mask, axis=1, keepdims=True))
-    return M + ridge[:, :, None] * np.eye(M.shape[1])
-
-
-def gram(problems: TaskProblems, weights: AnyNDArray, outside: AnyNDArray | float) -> AnyNDArray:
-    """[Q, T, T], Yr^T diag(weights_q) Yr, and the part outside the span."""
-    num_tasks = problems.spectrum.Yr.shape[1]
-    early, late = pairs_of_tasks(num_tasks)
-    place = np.empty([num_tasks, num_tasks], int)
-    place[early, late] = place[late, early] = np.arange(len(early))
-    return (weights @ problems.pairs)[:, place] + outside
-
-
-def symmetric_pairs(entries: AnyNDArray) -> AnyNDArray:
-    """[Q, 2, 2] in the order (b, sigma2), from its entries (sigma2 sigma2, b sigma2, b b)."""
-    return entries[:, [[2, 1], [1, 0]]]
-
-
-def add_weight_uncertainty(
-    problems: TaskProblems, terms: Terms, solved: Residuals, s: AnyNDArray
-) -> Terms:
+def inverse_form(task: Task, solved: Residual, X: AnyNDArray) -> AnyNDArray:
     r"""
-    Add the term :math:`-\tfrac{1}{2} \log |I + G_t|` of the approximate objective.
+    The form :math:`X^\top K_{xy}^{-1} X`, [2, 2], for X [n, 2].
 
-    With :math:`H_i = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} Y_{<t}` and
-    :math:`H_{ij} = Y_{<t}^\top K_x^{-1} S_i K_x^{-1} S_j K_x^{-1} Y_{<t}`: gradient
-    :math:`\tfrac{1}{2} \mathrm{tr}\, M^{-1} H_i`, Hessian
-    :math:`\tfrac{1}{2} \mathrm{tr}\, M^{-1} H_i M^{-1} H_j - \mathrm{tr}\, M^{-1} H_{ij}`.
+    By the smaller system :math:`K_{xy}^{-1} = K_x^{-1} - K_x^{-1} Y_{<t} (I + G)^{-1} Y_{<t}^\top
+    K_x^{-1}`.
     """
-    lam, G0 = problems.spectrum.lam, problems.spectrum.G0
-    d = solved.d
-    inverse = np.linalg.inv(solved.M) * solved.both
-    scale = s[:, None, None]
-    first = [
-        gram(problems, d**2 * lam, 0.0) @ inverse,
-        gram(problems, d**2, G0 / scale**2) @ inverse,
-    ]
-    second = [
-        np.einsum("qij,qji->q", gram(problems, d**3 * lam**power, outside), inverse)
-        for power, outside in ((0, G0 / scale**3), (1, 0.0), (2, 0.0))
-    ]
-    trace = 0.5 * np.stack([np.trace(part, axis1=1, axis2=2) for part in first], axis=1)
-    product = np.stack([[np.einsum("qij,qji->q", x, y) for y in first] for x in first])  # [2, 2, Q]
-    return Terms(
-        value=terms.value - 0.5 * np.linalg.slogdet(solved.M)[1],
-        gradient=terms.gradient + trace,
-        hessian=terms.hessian
-        + 0.5 * np.moveaxis(product, -1, 0)
-        - symmetric_pairs(np.stack(second, axis=1)),
-    )
+    if task.outer is not None:
+        return X.T @ solve(solved.L, X)
+    dX = solved.d[:, None] * X
+    c = task.earlier.T @ dX
+    return X.T @ dX - c.T @ solve(solved.L, c)
 
 
-@check_shapes("parameters: [T, 2]")
-def kernel_gradient(problems: TaskProblems, parameters: AnyNDArray) -> KernelGradient:
+def log_determinant(
+    task: Task, solved: Residual, dS: AnyNDArray
+) -> tuple[float, AnyNDArray, AnyNDArray]:
+    r"""
+    The log determinant :math:`\log |I + G_t|` of the approximate term, its gradient and Hessian.
+
+    With :math:`E_i = B \, \mathrm{diag}(d S_i) B^\top` and
+    :math:`B = \mathrm{chol}(I + G)^{-1} Y_{<t}^\top K_x^{-1/2}`, the gradient is
+    :math:`-\mathrm{tr}\, E_i`, the Hessian
+    :math:`2 \sum_n |B_n|^2 (d S_i)_n (d S_j)_n - \mathrm{tr}\, E_i E_j`. Where t > n it is
+    :math:`\log |K_{xy}| - \log |K_x|`.
+
+    :param dS: [n, 2], diagonals of K_x^-1 K and K_x^-1.
+    """
+    d, L, S = solved.d, solved.L, task.problems.S
+    value = 2.0 * np.sum(np.log(L.diagonal()))
+    if task.outer is not None:
+        P = np.tril(dpotri(L, lower=1)[0])  # K_xy^-1
+        half = S.T @ np.square(P) @ S
+        own = P.diagonal()[:, None] * S
+        traces = half + half.T - own.T @ own
+        return value + np.sum(np.log(d)), np.sum(own - dS, axis=0), dS.T @ dS - traces
+    B = dtrtrs(L, (np.sqrt(d)[:, None] * task.earlier).T, lower=1)[0]
+    squares = np.sum(np.square(B), axis=0)
+    E = [B * part @ B.T for part in dS.T]
+    traces = np.array([[np.vdot(one, other) for other in E] for one in E])
+    return value, -squares @ dS, 2.0 * (squares * dS.T) @ dS - traces
+
+
+# The gradient -------------------------------------------------------------------------------------
+
+
+@check_shapes("parameters: [T, 2]", "W: [T, T]", "A: [n, T]")
+def kernel_gradient(
+    problems: TaskProblems, parameters: AnyNDArray, W: AnyNDArray, A: AnyNDArray
+) -> KernelGradient:
     """
     Gradient of the sum of all terms with respect to the kernel matrix and the targets.
 
-    The formula is that of :func:`.likelihood.contrast_gradient`.
+    The formula is that of :func:`.likelihood.contrast_gradient`, for a spectrum without G0.
 
     :param parameters: (b, sigma2) of all tasks.
+    :param W: Row t holds the weights of the tasks before t.
+    :param A: The dual vectors.
     """
-    b, tasks = parameters[:, 0], np.arange(len(parameters))
-    solved = task_residuals(problems, tasks, parameters)
-    V = solved.contrast
+    lam, (b, s) = problems.spectrum.lam, parameters.T
+    diagonal = -0.5 * (1.0 / (np.outer(lam, b) + s)) @ b
+    factors = [(np.sqrt(0.5 * b) * A).T.reshape(-1, len(lam))]
+    by_Y = A @ W - A
     if problems.learning == "approximate":
-        V = np.concatenate([V, np.linalg.inv(np.linalg.cholesky(solved.M))[solved.mask]])
-        tasks = np.concatenate([tasks, np.nonzero(solved.mask)[0]])
-    rank = solved.d.shape[1]
-    A = solved.d[tasks, None] * (V @ problems.spectrum.Yr.T).reshape(len(V), -1, rank)  # [V, S, R]
-    return KernelGradient(
-        diagonal=-0.5 * b @ solved.d,
-        factors=A.reshape(-1, rank),
-        weights=np.repeat(0.5 * b[tasks], A.shape[1]),
-        Yr=-A.reshape(len(V), -1).T @ V,
-    )
+        for t, task in enumerate(problems.tasks()):
+            F, by_earlier = uncertainty_gradient(task, *parameters[t])
+            factors.append(np.sqrt(0.5 * b[t]) * F.reshape(-1, len(lam)))
+            by_Y[:, :t] += by_earlier
+            if sum(map(len, factors)) > MAX_FACTORS * len(lam):
+                factors = [few_factors(np.concatenate(factors))]
+    stacked = np.concatenate(factors)
+    return KernelGradient(diagonal, stacked, np.ones(len(stacked)), by_Y)
+
+
+def uncertainty_gradient(task: Task, b: float, s: float) -> tuple[AnyNDArray, AnyNDArray]:
+    r"""
+    Factors F and the gradient by the tasks before of :math:`-\tfrac{1}{2} \log |I + G_t|`.
+
+    .. math:: F^\top F = K_x^{-1} Y_{<t} (I + G_t)^{-1} Y_{<t}^\top K_x^{-1}, \qquad
+              -K_x^{-1} Y_{<t} (I + G_t)^{-1} = -K_{xy}^{-1} Y_{<t}
+    """
+    Y, (d, L, *_) = task.earlier, task_residual(task, b, s)
+    if not Y.size:
+        return np.empty([0, len(d)]), Y
+    if task.outer is not None:
+        by_earlier = -solve(L, Y)
+        Y = np.tril(cholesky(task.outer.copy()))  # n columns with the same products of rows
+        L = cholesky(one_plus_gram(Y, d))
+        return dtrtrs(L, (d[:, None] * Y).T, lower=1)[0], by_earlier
+    F = dtrtrs(L, (d[:, None] * Y).T, lower=1)[0]
+    return F, -dtrtrs(L, F, lower=1, trans=1)[0].T
+
+
+def few_factors(F: AnyNDArray) -> AnyNDArray:
+    """As many rows as columns, with the same F^T F up to rounding."""
+    return np.tril(cholesky(F.T @ F)).T

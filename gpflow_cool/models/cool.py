@@ -10,7 +10,8 @@ from gpflow.mean_functions import MeanFunction
 
 from .. import checks
 from ..chain.kernels import kernel_matrix
-from ..chain.likelihood import ENGINES, LEARNING, choose_engine, conditional_log_likelihoods
+from ..chain.likelihood import LEARNING
+from ..chain.objective import ENGINES, choose_engine, conditional_log_likelihoods
 from ..chain.recovery import average_over_orders, some_orders
 from ..chain.starting import (
     chain_parameters,
@@ -76,7 +77,7 @@ class CoolMTGP(ChainModel, InMemoryModel):
     :param sigma2: Noise variance of each task given the tasks before it; by default a tenth of the
         task's variance.
     :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
-        factorisation per task), or "auto", see :func:`gpflow_cool.chain.likelihood.choose_engine`.
+        factorisation per task), or "auto", see :func:`gpflow_cool.chain.objective.choose_engine`.
         With "auto" a kernel that is linear, constant or a sum of such, with fewer features than
         rows, needs no N x N matrix: O(N D^2), and exact.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
@@ -169,10 +170,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
         checks.positive_integer(num_orders, "num_orders")
         _, spectrum = self.spectral()
         profile = ProfiledChain(self)
-        present = profile.present().numpy()
-        starts, box = profile.inner_problem(spectrum.numpy(), self.scales, present)
+        box = profile.inner_box(spectrum.numpy(), self.scales, profile.present().numpy())
         orders = some_orders(self.num_tasks, num_orders, checks.seed(seed))
-        C, Sigma = average_over_orders(spectrum, orders, starts, box, self.learning)
+        C, Sigma = average_over_orders(spectrum, orders, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
     def observed_system(self) -> ObservedSystem:

@@ -111,4 +111,4 @@ class StreamedLoss(ProfiledChain):
     ) -> AnyNDArray:
         """The best b and sigma2 for a spectrum in parts."""
         problems = task_problems(Spectrum(*parts).numpy(), self.model.learning)
-        return self.solve_inner(problems, scales, present.astype(np.float64))
+        return self.solve_inner(problems, scales, present.astype(np.float64)).parameters

@@ -11,15 +11,13 @@ from problems import CASES, ENGINES, LEARNINGS, assert_close, random_problem
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood as chain_module
 from gpflow_cool.chain.likelihood import (
-    choose_engine,
-    conditional_log_likelihoods,
     earlier_tasks,
     ridge_of_systems,
     solve_chain,
     solve_task_systems,
 )
+from gpflow_cool.chain.objective import choose_engine, conditional_log_likelihoods
 from gpflow_cool.chain.spectrum import exact_spectrum
-from gpflow_cool.chain.terms import invertible
 from gpflow_cool.linalg import eigh
 
 
@@ -266,18 +264,8 @@ def test_float32(rng, case, learning, engine):
     ],
 )
 def test_choose_engine(monkeypatch, gpu, num_tasks, engine):
-    monkeypatch.setattr(chain_module, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(objective, "has_gpu", lambda: gpu)
     assert choose_engine(num_tasks) == engine
-
-
-def test_both_implementations_have_the_same_ridge():
-    G = np.full([2, 2, 2], 3e17)
-    L = solve_task_systems(tf.constant(G)).L
-    expected = 1.0 + 3e17 * (1.0 + 10 * np.finfo(float).eps)
-    assert_allclose(L[1, 0, 0] ** 2, expected, rtol=1e-15)
-    mask = np.array([[False, False], [True, False]])
-    M = np.eye(2) + np.diag([3e17, 0.0]) * mask[:, :, None]
-    assert_array_equal(invertible(M, mask)[1], np.diag([expected, 1.0]))
 
 
 def test_small_rounding_adds_no_ridge():
@@ -302,3 +290,26 @@ def test_copies_of_a_task_far_from_zero(rng, learning, engine):
     assert np.isfinite(float(model.training_loss()))
     mean, _ = model.predict_f(X)
     assert_allclose(mean, np.hstack([y, y, y]), atol=1.0)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("N, T", [(1, 1), (7, 3), (2, 5)])
+def test_systems_one_by_one_equal_dense(rng, monkeypatch, N, T, learning):
+    """Terms and gradients of many tasks, whose systems are solved one after the other."""
+    p = random_problem(rng, N, T)
+    monkeypatch.setattr(chain_module, "MAX_NUMBERS", 0)
+
+    @tf.function(autograph=False)
+    def terms_and_gradients(*arguments):
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            terms = conditional_log_likelihoods(
+                *arguments, learning=learning, engine="spectral"
+            )
+        return terms, tape.gradient(terms, arguments)
+
+    terms, gradients = terms_and_gradients(*map(tf.constant, p.chain))
+    assert_close(terms, ref.conditional_log_likelihoods(*p.chain, learning))
+    expected = ref.analytic_gradients(*p.chain, learning)
+    for actual, name in zip(gradients, ("K", "Y", "b", "sigma2"), strict=True):
+        assert_close(actual, getattr(expected, name), rtol=1e-8)

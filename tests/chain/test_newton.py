@@ -9,25 +9,21 @@ from scipy.optimize import minimize
 from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
-from gpflow_cool.chain.newton import Box
-from gpflow_cool.chain.terms import task_problems, task_terms
+from gpflow_cool.chain.newton import Box, local_maxima, maximise
+from gpflow_cool.chain.terms import task_problems
 
 
-def solve(spectrum, starts, box, learning):
-    return newton.solve(task_problems(spectrum, learning), starts, box)
+def solve(spectrum, box, learning, present=None):
+    return newton.solve(task_problems(spectrum, learning), present, box)
 
 
 WIDE = Box(np.log([[1e-10, 1e-4]]), np.log([[1e10, 1e10]]))
 # Signal and noise, hardly any noise, hardly any signal, and a combination of earlier tasks.
-STARTS = np.array([[1.0, 0.1], [10.0, 1e-4], [0.1, 0.5], [1e-4, 1e-3]])
+POINTS = np.array([[1.0, 0.1], [10.0, 1e-4], [0.1, 0.5], [1e-4, 1e-3]])
 
 
 def boxes(box, T):
     return Box(*(np.tile(side, (T, 1)) for side in box))
-
-
-def starts_for(T, starts=STARTS):
-    return np.tile(starts[:, None, :], (1, T, 1))
 
 
 def smooth_targets(rng, N, T):
@@ -61,7 +57,7 @@ def test_dense_term(rng, learning):
         assert_close(gradient, [G.b[t], G.sigma2[t]])
 
 
-def dense_optimum(K, Y, t, learning, lower, upper):
+def dense_optimum(K, Y, t, learning, lower, upper, shift=0.0):
     """The best value of term t that SciPy finds from many starts with dense algebra."""
 
     def loss(x):
@@ -69,10 +65,10 @@ def dense_optimum(K, Y, t, learning, lower, upper):
         return -value, -np.exp(x) * gradient
 
     bounds = list(zip(lower, upper, strict=True))
-    starts = [(b, s) for b in (-6.0, -2.0, 0.0, 2.0) for s in (-6.0, -3.0, -1.0, 0.0)]
+    starts = [np.array([b, s]) for b in (-6.0, -2.0, 0.0, 2.0) for s in (-6.0, -3.0, -1.0, 0.0)]
     precise = {"ftol": 1e-14, "gtol": 1e-9}
     found = [
-        minimize(loss, np.clip(x, lower, upper), jac=True, bounds=bounds, options=precise)
+        minimize(loss, np.clip(x + shift, lower, upper), jac=True, bounds=bounds, options=precise)
         for x in starts
     ]
     return max(-result.fun for result in found)
@@ -86,22 +82,22 @@ def test_solve_finds_the_best_optimum(rng, N, T, lengthscale, learning):
     X, Y = smooth_targets(rng, max(N, 8), T)
     X, Y = X[:N], Y[:N]
     K = ref.squared_exponential(X, X, 1.0, lengthscale)
-    solution = solve(exact(K, Y), starts_for(T), boxes(WIDE, T), learning)
+    solution = solve(exact(K, Y), boxes(WIDE, T), learning)
     for t in range(T):
         best = dense_optimum(K, Y, t, learning, WIDE.lower[0], WIDE.upper[0])
-        assert_allclose(solution.terms[t], best, rtol=1e-7, atol=1e-6)
-    dense = ref.conditional_log_likelihoods(K, Y, solution.b, solution.sigma2, learning)
-    assert_close(solution.terms, dense, rtol=1e-7)  # noise at its floor: K_x of condition 1e6
+        assert_allclose(solution.values[t], best, rtol=1e-7, atol=1e-6)
+    dense = ref.conditional_log_likelihoods(K, Y, *solution.parameters.T, learning)
+    assert_close(solution.values, dense, rtol=1e-7)  # noise at its floor: K_x of condition 1e6
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_solve_with_a_spectrum_of_low_rank(rng, learning):
     X, Y = smooth_targets(rng, 14, 3)
     F = np.hstack([np.sin(X), np.cos(X)])
-    solution = solve(low_rank(F, Y), starts_for(3), boxes(WIDE, 3), learning)
+    solution = solve(low_rank(F, Y), boxes(WIDE, 3), learning)
     for t in range(3):
         best = dense_optimum(F @ F.T, Y, t, learning, WIDE.lower[0], WIDE.upper[0])
-        assert_allclose(solution.terms[t], best, rtol=1e-7, atol=1e-6)
+        assert_allclose(solution.values[t], best, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -109,11 +105,11 @@ def test_gradient_vanishes_inside_the_box(rng, learning):
     X, Y = smooth_targets(rng, 30, 2)
     K = ref.squared_exponential(X, X, 1.0, 1.5)
     spectrum = exact(K, Y[:, :1])
-    solution = solve(spectrum, starts_for(1), boxes(WIDE, 1), learning)
-    parameters = np.stack([solution.b, solution.sigma2], axis=1)
-    gradient = task_terms(task_problems(spectrum, learning), np.arange(1), parameters).gradient
+    solution = solve(spectrum, boxes(WIDE, 1), learning)
+    _, gradient = dense_term(K, Y, 0, *solution.parameters[0], learning)
+    assert_allclose(solution.gradients[0], gradient, atol=1e-6)
     # A step that gains less than 1e-10 nats is not taken: g^2 / curvature, with curvature O(10).
-    assert np.max(np.abs(parameters * gradient)) < 1e-4
+    assert np.max(np.abs(solution.parameters[0] * gradient)) < 1e-4
 
 
 # Bounds
@@ -133,13 +129,13 @@ def test_bounds_are_respected(rng, lower, upper, learning):
     X, Y = smooth_targets(rng, 14, 3)
     K = ref.squared_exponential(X, X, 1.0, 1.5)
     box = boxes(Box(np.log([lower]), np.log([upper])), 3)
-    solution = solve(exact(K, Y), starts_for(3), box, learning)
+    solution = solve(exact(K, Y), box, learning)
     rounding = 1e-12
-    for value, low, high in zip(solution[:2], lower, upper, strict=True):
+    for value, low, high in zip(solution.parameters.T, lower, upper, strict=True):
         assert np.all(value >= low * (1 - rounding)) and np.all(value <= high * (1 + rounding))
     for t in range(3):
         best = dense_optimum(K, Y, t, learning, np.log(lower), np.log(upper))
-        assert_allclose(solution.terms[t], best, rtol=1e-7, atol=1e-6)
+        assert_allclose(solution.values[t], best, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -150,74 +146,95 @@ def test_a_fixed_number_stays_and_the_other_is_solved(rng, column, learning):
     box = boxes(WIDE, 3)
     fixed = np.log([0.3, 0.5, 0.7])
     box.lower[:, column] = box.upper[:, column] = fixed
-    solution = solve(exact(K, Y), starts_for(3), box, learning)
-    assert_array_equal(solution[column], np.exp(fixed))
+    solution = solve(exact(K, Y), box, learning)
+    assert_array_equal(solution.parameters[:, column], np.exp(fixed))
     for t in range(3):
         best = dense_optimum(K, Y, t, learning, box.lower[t], box.upper[t])
-        assert_allclose(solution.terms[t], best, rtol=1e-7, atol=1e-6)
+        assert_allclose(solution.values[t], best, rtol=1e-7, atol=1e-6)
 
 
 def test_nothing_to_solve_evaluates(rng):
     p = random_problem(rng, 7, 3)
     x = np.log(np.stack([p.b, p.sigma2], axis=1))
-    solution = solve(exact(p.K, p.Y), np.exp(x)[None], Box(x, x), "hierarchical")
-    assert_allclose(solution.b, p.b, rtol=1e-14)
-    assert_allclose(solution.sigma2, p.sigma2, rtol=1e-14)
-    assert_close(solution.terms, ref.conditional_log_likelihoods(*p.chain, "hierarchical"))
+    solution = solve(exact(p.K, p.Y), Box(x, x), "hierarchical")
+    assert_allclose(solution.parameters, np.exp(x), rtol=1e-14)
+    assert_close(solution.values, ref.conditional_log_likelihoods(*p.chain, "hierarchical"))
 
 
 # Starts
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
-def test_the_best_start_wins_for_each_task(rng, learning):
+def test_the_grid_rescues_from_a_local_optimum(rng, learning):
+    """Also where the search is coarse, because a point near an optimum is known."""
     spectrum = exact(*trap_for_a_single_start(rng))
-    trap, good = np.tile([[[1e-9, 1.0]]], (1, 3, 1)), starts_for(3)
-    trapped = solve(spectrum, trap, boxes(WIDE, 3), learning)
-    solved = solve(spectrum, good, boxes(WIDE, 3), learning)
-    assert trapped.terms[0] < solved.terms[0] - 30.0
-    assert trapped.b[0] < 1e-6 and trapped.sigma2[0] > 0.9
-    for starts in (np.concatenate([trap, good]), np.concatenate([good, trap])):
-        both = solve(spectrum, starts, boxes(WIDE, 3), learning)
-        best = np.maximum(trapped.terms, solved.terms)
-        assert_allclose(both.terms, best, rtol=1e-12)
-    # One start good for task 0 only, another for the rest.
-    mixed = np.stack([trap[0], good[0]])
-    mixed[:, 0] = mixed[::-1, 0]
-    swapped = solve(spectrum, mixed, boxes(WIDE, 3), learning)
-    straight = solve(spectrum, np.stack([trap[0], good[0]]), boxes(WIDE, 3), learning)
-    assert_allclose(swapped.terms, straight.terms, rtol=1e-12)
+    task = next(task_problems(spectrum, learning).tasks())
+    trapped = maximise(task, np.log([1e-9, 1.0]), Box(*(side[0] for side in WIDE)))
+    solved = solve(spectrum, boxes(WIDE, 3), learning)
+    assert trapped.terms.value < solved.values[0] - 30.0
+    assert trapped.x[0] < np.log(1e-6) and trapped.x[1] > np.log(0.9)
+    rescued = solve(spectrum, boxes(WIDE, 3), learning, np.tile([1e-9, 1.0], (3, 1)))
+    assert_allclose(rescued.values, solved.values, rtol=1e-10, atol=1e-9)
+    again = solve(spectrum, boxes(WIDE, 3), learning, solved.parameters)
+    assert_allclose(again.values, solved.values, rtol=1e-10, atol=1e-9)
+
+
+def test_a_search_without_prospects_is_given_up(rng):
+    task = next(task_problems(exact(*trap_for_a_single_start(rng)), "hierarchical").tasks())
+    bounds, start = Box(*(side[0] for side in WIDE)), np.log([1e-9, 0.5])
+    assert_array_equal(maximise(task, start, bounds, at_least=1e9).x, start)
+    assert maximise(task, start, bounds, at_least=-1e9).x[1] > np.log(0.9)
+
+
+def test_local_maxima_of_a_grid():
+    values = np.array([[3.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 0.0, 1.0]])[:, :, None]
+    expected = np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool)[:, :, None]
+    assert_array_equal(local_maxima(values), expected)
+    assert_array_equal(local_maxima(np.zeros((1, 2, 1))), np.ones((1, 2, 1), bool))
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_tasks_of_different_scales(rng, learning):
+    X, Y = smooth_targets(rng, 14, 3)
+    Y, K = Y * [1e-3, 1.0, 30.0], ref.squared_exponential(X, X, 1.0, 1.5)
+    scales = np.var(Y, axis=0)[:, None]
+    box = Box(np.log(scales * [1e-10, 1e-4]), np.log(scales * [1e10, 1e10]))
+    solution = solve(exact(K, Y), box, learning)
+    for t in range(3):
+        unit = np.log(scales[t])
+        found = dense_optimum(K, Y, t, learning, box.lower[t], box.upper[t], shift=unit)
+        assert solution.values[t] > found - 1e-6
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("case", CASES)
-def test_solution_is_finite_and_no_worse_than_its_starts(rng, case, learning):
+def test_solution_is_finite_and_no_worse_than_other_points(rng, case, learning):
     """Degenerate data too: copies, zeros, T > N, N = 1, a kernel that is zero."""
     p = CASES[case](rng)
     T = len(p.b)
     spectrum = exact(p.K, p.Y)
-    solution = solve(spectrum, starts_for(T), boxes(WIDE, T), learning)
-    assert np.all(np.isfinite(solution))
-    for start in STARTS:
-        b, sigma2 = np.full(T, start[0]), np.full(T, start[1])
+    solution = solve(spectrum, boxes(WIDE, T), learning)
+    assert all(np.all(np.isfinite(part)) for part in solution)
+    for point in POINTS:
+        b, sigma2 = np.full(T, point[0]), np.full(T, point[1])
         dense = ref.conditional_log_likelihoods(p.K, p.Y, b, sigma2, learning)
-        assert np.all(solution.terms >= dense - 1e-9 * np.abs(dense))
-    dense = ref.conditional_log_likelihoods(p.K, p.Y, solution.b, solution.sigma2, learning)
-    assert_close(solution.terms, dense, rtol=1e-6)  # noise at its floor, signal of 1e3 or more
+        assert np.all(solution.values >= dense - 1e-9 * np.abs(dense))
+    dense = ref.conditional_log_likelihoods(p.K, p.Y, *solution.parameters.T, learning)
+    assert_close(solution.values, dense, rtol=1e-6)  # noise at its floor, signal of 1e3 or more
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_a_zero_task_ends_at_its_floor(rng, learning):
     """All-zero targets are explained by no signal and no noise: both run to their bounds."""
     p = CASES["zeros"](rng)
-    solution = solve(exact(p.K, p.Y), starts_for(4), boxes(WIDE, 4), learning)
-    assert_allclose(solution.sigma2[1], 1e-4, rtol=1e-10)
+    solution = solve(exact(p.K, p.Y), boxes(WIDE, 4), learning)
+    assert_allclose(solution.parameters[1, 1], 1e-4, rtol=1e-10)
     best = dense_optimum(p.K, p.Y, 1, learning, WIDE.lower[0], WIDE.upper[0])
-    assert_allclose(solution.terms[1], best, rtol=1e-7)
+    assert_allclose(solution.values[1], best, rtol=1e-7)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_a_copy_ends_at_its_floor(rng, learning):
     p = CASES["copies"](rng)
-    solution = solve(exact(p.K, p.Y), starts_for(3), boxes(WIDE, 3), learning)
-    assert_allclose(solution.sigma2[1:], 1e-4, rtol=1e-10)
+    solution = solve(exact(p.K, p.Y), boxes(WIDE, 3), learning)
+    assert_allclose(solution.parameters[1:, 1], 1e-4, rtol=1e-10)

@@ -148,7 +148,9 @@ def test_weak_signals_are_signals(rng):
     alpha = Q.T @ ref.dual_vectors(K, Y, p.b, p.sigma2)  # along the two small ones, and nothing
     expected = alpha[:2].T @ alpha[:2] / np.outer(*2 * [np.linalg.norm(alpha[:2], axis=0)])
     # Eigenvalues carry an absolute error of 1e-16 or so, a millionth of these.
-    assert_allclose(recovery.map_correlation(*solved(p, K)), expected, rtol=1e-5)
+    spectrum, chain = solved(p, K)
+    rho = recovery.map_correlation(spectrum, chain.A, chain.outside)
+    assert_allclose(rho, expected, rtol=1e-5)
     assert expected[0, 1] > 0.5
 
 
@@ -166,7 +168,7 @@ def test_what_is_a_signal_does_not_depend_on_units(rng, unit_of_Y, unit_of_X):
     d = 1.0 / (np.outer(lam, b) + sigma2)
     A = d * (U.numpy().T @ ref.residuals(p.Y * unit_of_Y, W))
     chain = Chain(terms=None, systems=None, d=tf.constant(d), A=tf.constant(A))
-    rho = recovery.map_correlation(spectrum, chain)
+    rho = recovery.map_correlation(spectrum, chain.A, chain.outside)
     assert_close(rho, expected)
     assert_close(expected[:2, :2], np.eye(2), rtol=0)
 
@@ -190,7 +192,9 @@ def test_map_correlation_of_a_linear_kernel_by_its_features(rng, sigma2):
     ]
     w = np.stack(w, axis=1)
     assert_close(
-        recovery.map_correlation(spectrum, chain), ref.correlations(w.T @ w, np.zeros(3)), rtol=1e-8
+        recovery.map_correlation(spectrum, chain.A, chain.outside),
+        ref.correlations(w.T @ w, np.zeros(3)),
+        rtol=1e-8,
     )
 
 
@@ -233,7 +237,7 @@ def test_monte_carlo_correlation_agrees_with_simulation(rng, kernel):
     assert np.all(np.abs(rho - simulated.mean(axis=0)) <= 5.0 * error + 1e-12)
     assert_close(tf.linalg.diag_part(rho), np.ones(4), rtol=0)
     # Not the MAP's correlation, which has no uncertainty to shrink it.
-    assert np.abs(rho - recovery.map_correlation(spectrum, chain)).max() > 0.1
+    assert np.abs(rho - recovery.map_correlation(spectrum, chain.A, chain.outside)).max() > 0.1
 
 
 def test_monte_carlo_correlation_without_uncertainty_is_the_map(rng):

@@ -4,29 +4,39 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose
 from problems import CASES, LEARNINGS, assert_close, random_problem
 from spectra import exact, low_rank
 
 from gpflow_cool.chain.likelihood import solve_chain
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
 from gpflow_cool.chain.terms import (
-    TASKS_PER_BLOCK,
-    invertible,
+    Terms,
+    cholesky,
     kernel_gradient,
+    shared_terms,
     task_problems,
     task_terms,
 )
 
 
-def terms_of(spectrum, tasks, parameters, learning):
-    return task_terms(task_problems(spectrum, learning), tasks, parameters)
+def terms_of(spectrum, parameters, learning):
+    """Terms of all tasks, stacked; weights padded with zeros."""
+    tasks = task_problems(spectrum, learning).tasks()
+    terms = [task_terms(task, *at) for task, at in zip(tasks, parameters, strict=True)]
+    W = np.zeros([len(terms)] * 2)
+    for t, term in enumerate(terms):
+        W[t, :t] = term.w
+    value, gradient, hessian, a = (
+        np.array([getattr(term, name) for term in terms])
+        for name in ("value", "gradient", "hessian", "a")
+    )
+    return Terms(value, gradient, hessian, W, a.T)
 
 
 def all_tasks(p, spectrum, learning):
     """Every task at the problem's b and sigma2."""
-    parameters = np.stack([p.b, p.sigma2], axis=1)
-    return terms_of(spectrum, np.arange(len(p.b)), parameters, learning)
+    return terms_of(spectrum, np.stack([p.b, p.sigma2], axis=1), learning)
 
 
 def dense_hessians(K, Y, b, sigma2, learning):
@@ -113,7 +123,8 @@ def test_kernel_gradient_equals_dense(rng, case, learning):
     lam, U = np.linalg.eigh(p.K)
     spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, p.Y)
     parameters = np.stack([p.b, p.sigma2], axis=1)
-    g = kernel_gradient(task_problems(spectrum, learning), parameters)
+    terms = all_tasks(p, spectrum, learning)
+    g = kernel_gradient(task_problems(spectrum, learning), parameters, terms.w, terms.a)
     expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, learning)
     inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
     assert_close(U @ inside @ U.T, expected.K, rtol=1e-8)
@@ -150,44 +161,82 @@ def test_terms_equal_the_chain(rng, rank, learning):
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("rank", [None, 4])
-@pytest.mark.parametrize("T", [TASKS_PER_BLOCK, TASKS_PER_BLOCK + 1, 2 * TASKS_PER_BLOCK + 1])
-def test_blocks_of_tasks_in_any_order_equal_dense(rng, T, rank, learning):
+@pytest.mark.parametrize("T", [9, 10, 11, 19])
+def test_systems_of_rows_equal_dense(rng, T, rank, learning):
+    """More tasks before than rows: the smaller system is that of the rows."""
     p, F = random_problem(rng, 9, T), rng.normal(size=(9, rank or 9))
     K = p.K if rank is None else F @ F.T
     spectrum = exact(K, p.Y) if rank is None else low_rank(F, p.Y)
-    tasks = rng.permutation(T)
-    at = np.stack([p.b, p.sigma2], axis=1)[tasks]
-    terms = terms_of(spectrum, tasks, at, learning)
     dense = (K, p.Y, p.b, p.sigma2)
-    g = ref.analytic_gradients(*dense, learning)
-    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning)[tasks])
-    assert_close(terms.gradient, np.stack([g.b, g.sigma2], axis=1)[tasks], rtol=1e-8)
-    assert_close(terms.hessian, dense_hessians(*dense, learning)[tasks], rtol=1e-8)
-
-
-def test_what_makes_a_huge_gram_matrix_invertible_spares_the_padding():
-    """Else a term would count the tasks after its own. Each task has a ridge of its own size."""
-    M = np.stack([np.diag([1e17, 1e18, 1.0, 1.0]), np.diag([2.0, 1.0, 1.0, 1.0])])
-    mask = np.array([[True, True, False, False], [True, False, False, False]])
-    ridge = 10 * 2 * np.finfo(float).eps * np.array([1e17, 1e18])
-    expected = np.stack([np.diag([*([1e17, 1e18] + ridge), 1.0, 1.0]), M[1]])
-    assert_array_equal(invertible(M, mask), expected)
+    terms, g = all_tasks(p, spectrum, learning), ref.analytic_gradients(*dense, learning)
+    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning))
+    assert_close(terms.gradient, np.stack([g.b, g.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessian, dense_hessians(*dense, learning), rtol=1e-8)
+    for t in range(T):
+        alpha = np.linalg.solve(ref.composed_kernel(*dense, t), p.Y[:, t])
+        assert_close(terms.w[t, :t], p.Y[:, :t].T @ alpha, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
-def test_problems_of_a_batch_do_not_mix(rng, learning):
-    p = random_problem(rng, 9, 4)
-    spectrum = exact(p.K, p.Y)
-    tasks = np.array([2, 0, 2, 3, 1, 0])
-    parameters = rng.uniform(0.1, 2.0, size=(6, 2))
-    together = terms_of(spectrum, tasks, parameters, learning)
-    for q, (task, row) in enumerate(zip(tasks, parameters, strict=True)):
-        alone = terms_of(spectrum, np.array([task]), row[None], learning)
-        for batched, single in zip(together, alone, strict=True):
-            assert_close(batched[q], single[0], rtol=1e-12)
-        b, sigma2 = np.full(4, row[0]), np.full(4, row[1])
-        dense = ref.conditional_log_likelihoods(p.K, p.Y, b, sigma2, learning)
-        assert_close(together.value[q], dense[task])
+@pytest.mark.parametrize("slack", [0.0, 0.7])
+@pytest.mark.parametrize("N, R, T", [(1, 1, 1), (12, 3, 4), (9, 9, 3), (5, 2, 7), (3, 3, 8)])
+def test_terms_of_all_tasks_at_shared_points(rng, N, R, T, slack, learning):
+    p, F = random_problem(rng, N, T), rng.normal(size=(N, R))
+    K = F @ F.T
+    spectrum = (exact(K, p.Y) if R == N else low_rank(F, p.Y))._replace(slack=np.array(slack))
+    problems = task_problems(spectrum, learning)
+    points = rng.uniform(0.1, 2.0, size=(3, 2))
+    shared = shared_terms(problems, points)
+    for point, values in zip(points, shared.values, strict=True):
+        b, sigma2 = np.full(T, point[0]), np.full(T, point[1])
+        dense = ref.conditional_log_likelihoods(K, p.Y, b, sigma2, learning)
+        assert_close(values, dense - 0.5 * slack * point[0] / point[1])
+        alone = terms_of(spectrum, np.tile(point, (T, 1)), learning)
+        assert_close(values, alone.value)
+    # How the terms change with the size of b and sigma2.
+    slope = ref.derivative(lambda h: shared_terms(problems, points * np.exp(h)).values, 1e-3)
+    assert_close(0.5 * (shared.residuals - shared.counts), slope, 1e-6)
+
+
+@pytest.mark.parametrize("slack", [0.4, 2.0])
+def test_derivatives_with_slack(rng, slack):
+    p = random_problem(rng, 9, 3)
+    spectrum = low_rank(rng.normal(size=(9, 2)), p.Y)._replace(slack=np.array(slack))
+    at = np.stack([p.b, p.sigma2], axis=1)
+    terms = terms_of(spectrum, at, "hierarchical")
+    for i, unit in enumerate(np.eye(2)):
+
+        def at_h(h, unit=unit):
+            return terms_of(spectrum, at + h * unit, "hierarchical")
+
+        assert_close(terms.gradient[:, i], ref.derivative(lambda h: at_h(h).value, 1e-4), 1e-6)
+        slope = ref.derivative(lambda h: at_h(h).gradient, 1e-4)
+        assert_close(terms.hessian[:, i], slope, 1e-5)
+
+
+@pytest.mark.parametrize("N, T", [(2, 9), (3, 12)])
+def test_many_factors_of_the_gradient_become_few(rng, N, T):
+    p = random_problem(rng, N, T)
+    lam, U = np.linalg.eigh(p.K)
+    spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, p.Y)
+    terms = all_tasks(p, spectrum, "approximate")
+    problems = task_problems(spectrum, "approximate")
+    g = kernel_gradient(problems, np.stack([p.b, p.sigma2], axis=1), terms.w, terms.a)
+    expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, "approximate")
+    assert len(g.factors) < T * (T + 1) / 2
+    inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
+    assert_close(U @ inside @ U.T, expected.K, rtol=1e-8)
+    assert_close(U @ g.Yr, expected.Y, rtol=1e-8)
+
+
+def test_a_singular_matrix_gets_a_factor():
+    M = np.ones((3, 3))
+    L = np.tril(cholesky(M.copy()))
+    assert_allclose(L @ L.T, M, rtol=1e-12)
+    L = np.tril(cholesky(np.diag([1e17, 4.0])))  # rounding swallows I in the first entry alone
+    assert_allclose(np.diag(L) ** 2, [1e17 * (1 + 2 * np.finfo(float).eps), 4.0], rtol=1e-15)
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        cholesky(-np.eye(2))
 
 
 def test_copies_at_a_scale_that_swallows_the_identity(rng):
@@ -197,7 +246,7 @@ def test_copies_at_a_scale_that_swallows_the_identity(rng):
     spectrum = exact(p.K, np.hstack([y, y, p.Y[:, 1:]]))
     parameters = np.array([[1e18, 1e10]] * 2 + [[1.0, 0.1]])
     for learning in LEARNINGS:
-        terms = terms_of(spectrum, np.arange(3), parameters, learning)
+        terms = terms_of(spectrum, parameters, learning)
         assert np.isfinite(terms.value).all() and np.isfinite(terms.hessian).all()
-        alone = terms_of(exact(p.K, y), np.zeros(1, int), parameters[:1], learning)
+        alone = terms_of(exact(p.K, y), parameters[:1], learning)
         assert_close(terms.value[:1], alone.value, rtol=1e-12)

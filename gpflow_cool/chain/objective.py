@@ -1,0 +1,133 @@
+"""
+The objective of a kernel matrix, with a gradient written by hand, by one of two engines.
+
+The spectral engine needs one eigendecomposition for all tasks, the Cholesky engine one Cholesky
+factorisation per task.
+"""
+
+import numpy as np
+import tensorflow as tf
+from check_shapes import check_shapes
+from gpflow.base import TensorType
+
+from ..linalg import eigh, has_gpu
+from .likelihood import (
+    chain_gradient,
+    contrasts,
+    leave_eigenbasis,
+    log_likelihood_terms,
+    solve_chain,
+    solve_task_systems,
+)
+from .spectrum import Spectrum, exact_spectrum
+
+ENGINES = ("auto", "spectral", "cholesky")
+
+
+@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
+@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
+def conditional_log_likelihoods(
+    K: TensorType,
+    Y: TensorType,
+    b: TensorType,
+    sigma2: TensorType,
+    *,
+    learning: str,
+    engine: str,
+) -> tf.Tensor:
+    """
+    The T terms of the objective for a kernel matrix, with a gradient written by hand.
+
+    :param Y: The targets; or S completions of them, for the mean of the hierarchical terms over
+        completions with the weights between tasks as parameters, by the spectral engine.
+    :param learning: "hierarchical" or "approximate".
+    :param engine: "spectral" or "cholesky".
+    """
+
+    @tf.custom_gradient
+    def terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor):  # type: ignore[no-untyped-def]
+        if engine == "cholesky":
+            return cholesky_terms(K, Y, b, sigma2, learning)
+        lam, U = eigh(K, python_callback=True)
+        return spectral_terms(exact_spectrum(lam, U, Y), U, Y, b, sigma2, learning)
+
+    return terms(*(tf.convert_to_tensor(value) for value in (K, Y, b, sigma2)))
+
+
+def spectral_terms(  # type: ignore[no-untyped-def]
+    spectrum: Spectrum,
+    U: tf.Tensor,
+    Y: tf.Tensor,
+    b: tf.Tensor,
+    sigma2: tf.Tensor,
+    learning: str,
+):
+    """The terms, and a function for their gradient, from the eigenvectors U of K."""
+    dtype = Y.dtype
+    b, sigma2 = tf.cast(b, tf.float64), tf.cast(sigma2, tf.float64)
+    chain = solve_chain(spectrum, b, sigma2, learning)
+
+    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        weights = tf.cast(weights, tf.float64)
+        g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
+        by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
+        return *leave_eigenbasis(g.kernel, U, Y), *by_tasks
+
+    return tf.cast(chain.terms, dtype), gradient
+
+
+def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, learning: str):  # type: ignore[no-untyped-def]
+    """The terms, and a function for their gradient, from one Cholesky factorisation per task."""
+    dtype, num_tasks = Y.dtype, Y.shape[1]
+    num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
+    factors = [
+        tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
+        for t in range(num_tasks)
+    ]
+    Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
+    systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
+    residual_map = np.eye(num_tasks) - systems.W
+    E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
+    quadratic = tf.stack([tf.reduce_sum(tf.square(e)) for e in E])
+    log_det_x = tf.stack(
+        [2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))) for L in factors]
+    )
+    terms = log_likelihood_terms(
+        quadratic, tf.cast(log_det_x, tf.float64), systems.W, systems.L, num_rows, learning
+    )
+
+    def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
+        gb, gs = [], []
+        V, tasks = contrasts(systems, learning)
+        eye = tf.eye(tf.shape(K)[0], dtype=dtype)
+        for t, L in enumerate(factors):
+            v = tf.gather(V, np.flatnonzero(tasks == t))
+            Yv = tf.cast(tf.matmul(Yw[t], v, transpose_b=True), dtype)
+            alpha = tf.linalg.triangular_solve(L, Yv, adjoint=True)  # [N, V_t]
+            S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(L, eye)
+            gY -= weights[t] * tf.matmul(alpha, tf.cast(v, dtype))
+            gK += (0.5 * weights[t] * b[t]) * S
+            gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
+            gs.append(0.5 * weights[t] * tf.linalg.trace(S))
+        return gK, gY, tf.stack(gb), tf.stack(gs)
+
+    return tf.cast(terms, dtype), gradient
+
+
+def choose_engine(num_tasks: int) -> str:
+    """
+    The engine that "auto" stands for: Cholesky on a GPU and for up to two tasks, else spectral.
+
+    On a GPU eigendecompositions are slow. On a CPU, loss and gradient at N=800 in seconds of one
+    run of `benchmarks/core.py` on two cores, hierarchical / approximate; the ratio hardly depends
+    on N, because both sides cost O(N^3):
+
+    ========  ===========  ===========  ===========  ===========  ===========
+    engine    T=1          T=2          T=3          T=4          T=16
+    ========  ===========  ===========  ===========  ===========  ===========
+    spectral  .106 / .113  .083 / .106  .110 / .136  .101 / .127  .116 / .152
+    cholesky  .054 / .052  .065 / .068  .102 / .120  .126 / .137  .474 / .414
+    ========  ===========  ===========  ===========  ===========  ===========
+    """
+    return "cholesky" if has_gpu() or num_tasks <= 2 else "spectral"
