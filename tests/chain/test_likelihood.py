@@ -10,6 +10,7 @@ from problems import CASES, ENGINES, LEARNINGS, assert_close, random_problem
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood as chain_module
+from gpflow_cool.chain import objective
 from gpflow_cool.chain.likelihood import (
     earlier_tasks,
     ridge_of_systems,
@@ -303,9 +304,7 @@ def test_systems_one_by_one_equal_dense(rng, monkeypatch, N, T, learning):
     def terms_and_gradients(*arguments):
         with tf.GradientTape() as tape:
             tape.watch(arguments)
-            terms = conditional_log_likelihoods(
-                *arguments, learning=learning, engine="spectral"
-            )
+            terms = conditional_log_likelihoods(*arguments, learning=learning, engine="spectral")
         return terms, tape.gradient(terms, arguments)
 
     terms, gradients = terms_and_gradients(*map(tf.constant, p.chain))
