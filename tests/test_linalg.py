@@ -67,6 +67,7 @@ def test_eigh_has_no_derivative(rng, route):
 def test_eigh_on_a_gpu_stays_in_tensorflow(rng, monkeypatch):
     """No callback then: what a device computes must not travel through Python."""
     monkeypatch.setattr(linalg, "has_gpu", lambda: True)
+    monkeypatch.setattr(linalg, "device_is_faster", lambda *_: True)
     monkeypatch.setattr(linalg, "lapack_eigh", None)
     K = CASES["N7-T3"](rng).K
     lam, U = linalg.eigh(tf.constant(K), python_callback=True)
