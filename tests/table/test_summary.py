@@ -92,7 +92,8 @@ def apart():
     """Two targets that no row has both of, and a third that all rows have."""
     X, Y = make_data(3)
     Y[::2, 0], Y[1::2, 1] = np.nan, np.nan
-    return CoolMTGPRegressor(random_state=0).fit(X, Y)
+    with pytest.warns(UserWarning, match="No row has targets of both"):
+        return CoolMTGPRegressor(random_state=0).fit(X, Y)
 
 
 def test_a_noise_correlation_that_no_row_tells_is_not_told(apart):

@@ -51,16 +51,21 @@ def values(model):
 
 
 def count_decompositions(monkeypatch):
-    """A list that grows by one with every eigendecomposition of a kernel matrix."""
+    """A list that grows by one with every decomposition of a kernel matrix, or of its features."""
     sizes = []
-    lapack = gpflow_cool.linalg.lapack_eigh
 
-    def counted(K):
-        sizes.append(len(K))
-        return lapack(K)
+    def count(module, name):
+        lapack = getattr(module, name)
 
-    for module in (gpflow_cool.training.profiled, gpflow_cool.linalg):
-        monkeypatch.setattr(module, "lapack_eigh", counted)
+        def counted(A):
+            sizes.append(len(A))
+            return lapack(A)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(gpflow_cool.training.profiled, "lapack_eigh")
+    count(gpflow_cool.linalg, "lapack_eigh")
+    count(gpflow_cool.linalg, "lapack_triangle")
     return sizes
 
 
