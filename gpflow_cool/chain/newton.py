@@ -143,8 +143,8 @@ def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyND
     low = np.clip(np.max(box.lower - x, axis=2), -reach, 0.0)  # [P, T]
     high = np.clip(np.min(box.upper - x, axis=2), 0.0, reach)
     tiny = np.finfo(float).tiny
-    ratio = np.maximum(shared.residuals, tiny) / np.maximum(shared.counts, tiny)
-    shift = np.clip(np.log(ratio), low, high)
+    residuals, counts = (np.log(np.maximum(part, tiny)) for part in shared[1:])
+    shift = np.clip(residuals - counts, low, high)
     change = shared.residuals * np.expm1(-shift) + shared.counts * shift
     near = np.all((x >= box.lower - spacing) & (x <= box.upper + spacing), axis=2)
     estimates = np.where(near, shared.values - 0.5 * change, -np.inf)
