@@ -183,4 +183,4 @@ ax.set(xlabel="what was lost", ylabel="what was filled in, with two sigma")
 
 # %% [markdown]
 # The command line does the same, and takes empty cells of targets as missing:
-# `gpflow-cool impute wine.csv --targets hue,proline --out completed.csv`.
+# `gpflow-cool impute wine.csv --targets hue,od280/od315_of_diluted_wines,proline --out out.csv`.

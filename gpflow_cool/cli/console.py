@@ -53,6 +53,9 @@ class OneLine(click.Group):
             fail(str(stop), 130)
         except click.exceptions.Abort:
             fail("stopped.", 130)
+        except click.exceptions.NoArgsIsHelpError as help_text:
+            click.echo(help_text.format_message(), err=True)
+            sys.exit(2)
         except click.ClickException as error:
             fail(error.format_message(), 2)
         except (ValueError, OSError, ImportError) as error:

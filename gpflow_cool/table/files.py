@@ -227,7 +227,10 @@ def check_header(table: FileTable) -> None:
         raise TableError(f"{table.path} has no rows of data.")
     nameless = [number for number, name in enumerate(table.names, start=1) if not name]
     if nameless:
-        raise TableError(f"{table.path}: column {nameless[0]} has no name in the header.")
+        raise TableError(
+            f"{table.path}: column {nameless[0]} has no name in the header. Name it, or leave it"
+            " out (pandas: to_csv(..., index=False))."
+        )
 
 
 # Writing -----------------------------------------------------------------------------------------

@@ -173,3 +173,9 @@ def test_names_cannot_steer_the_terminal(tmp_path):
     assert "\x1b" not in result.output and "targets: a\\x1b[2J\n" in result.stdout
     line = mistake(*arguments[:3], "b\x9b", *arguments[4:])
     assert "'b\\x9b'" in line and "a\\x1b[2J" in line and printable("a\tb") == "a\\tb"
+
+
+def test_no_arguments_show_the_help_as_it_is():
+    result = run()
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: gpflow-cool") and result.stderr.count("\n") > 10

@@ -107,7 +107,7 @@ MISTAKES = {
     ),
     "infinite": ("a\n1\ninf\n", r"row 2 \(line 3\), column 'a': the number is infinite", "a"),
     "duplicate": ("a,b,a\n1,2,3\n", "the header has 'a' more than once. Rename a column", "b"),
-    "nameless": ("a,,c\n1,2,3\n", "column 2 has no name in the header", "a"),
+    "nameless": ("a,,c\n1,2,3\n", "column 2 has no name in the header. Name it, or", "a"),
     "ragged": (
         "a,b\n1,2\n1,2,3\n",
         "data.csv, line 3: 3 cells, but the header names 2 columns",
