@@ -1,8 +1,6 @@
 """Compiled functions are gone when nobody holds them: a service may fit all day."""
 
 import gc
-import subprocess
-import sys
 import weakref
 
 import gpflow
@@ -101,34 +99,6 @@ def test_tensorflow_does_not_warn_of_many_functions(rng, caplog):
     for _ in range(7):
         choose_inducing_points(X, gpflow.kernels.Matern32(), 2)
     assert "retracing" not in caplog.text
-
-
-MEMORY = """
-import gpflow, numpy as np
-from gpflow_cool import CoolMTGP, choose_inducing_points
-rng = np.random.default_rng(0)
-data = rng.normal(size=(12, 2)), rng.normal(size=(12, 2))
-
-def megabytes():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
-
-for number in range(90):
-    CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(steps=1, verbose=0)
-    choose_inducing_points(data[0], gpflow.kernels.SquaredExponential(), 3)
-    if number == 49:
-        before = megabytes()
-print(megabytes() - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_memory_does_not_grow():
-    """40 fits took 35 MB when every graph was kept."""
-    result = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
-    )
-    assert float(result.stdout) < 8.0
 
 
 def test_numbers_are_kept(rng):

@@ -13,7 +13,7 @@ from patterns import PATTERNS, Joint, random_joint
 from problems import assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
-from gpflow_cool.chain import likelihood, recovery
+from gpflow_cool.chain import likelihood, objective, recovery
 from gpflow_cool.chain.spectrum import exact_spectrum, exact_spectrum_of_arrays
 from gpflow_cool.chain.terms import Terms, task_problems, task_terms
 from gpflow_cool.joint import kronecker, missing
@@ -142,7 +142,7 @@ def test_expected_objective_equals_brute_force(rng, S, N, T):
     K, Y, b, sigma2 = map(tf.constant, (p.K, p.Y, p.b, p.sigma2))
     with tf.GradientTape() as tape:
         tape.watch([K, Y, b, sigma2])
-        terms = likelihood.conditional_log_likelihoods(
+        terms = objective.conditional_log_likelihoods(
             K, Y, b, sigma2, learning="hierarchical", engine="spectral"
         )
         loss = tf.reduce_sum(p.g * terms)
