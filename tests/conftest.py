@@ -20,7 +20,7 @@ def rng():
 
 
 def pytest_collection_modifyitems(items):
-    """Whole commands, studies, tutorials and worker processes are slow."""
+    """Whole commands, studies, tutorials, worker processes and random data sets are slow."""
     for item in items:
-        if "integration" in item.path.parts:
+        if {"integration", "properties"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)

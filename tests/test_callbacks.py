@@ -271,6 +271,7 @@ def test_stop_training_is_honoured(rng, kind, library):
     assert model.training_loss() <= min(history.history["loss"]) + 1e-9
 
 
+@pytest.mark.slow
 def test_a_second_fit_starts_afresh(rng):
     model = make(rng)
     stop = keras.callbacks.LambdaCallback(

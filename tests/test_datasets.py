@@ -252,6 +252,7 @@ def test_number_of_targets_is_the_papers():
     assert {name: size[2] for name, size in SIZES.items()} == MULAN_TARGETS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [None, *REAL_FILES], ids=lambda p: p.stem if p else "generated")
 def test_values_equal_scipys_reader(tmp_path, rng, path):
     if path is None:

@@ -42,6 +42,7 @@ def test_a_compiled_function_computes_the_same():
         assert_allclose(actual, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_compiled_function_is_gone_with_its_graph():
     parameter = gpflow.Parameter(2.0, transform=gpflow.utilities.positive())
     gc.collect()
@@ -77,6 +78,7 @@ USES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_no_graph_stays(rng, use):
     data = rng.normal(size=(8, 2)), rng.normal(size=(8, 2))

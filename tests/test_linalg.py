@@ -27,6 +27,7 @@ ROUTES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("case", ["N1-T1", "N7-T3", "linear", "repeated_rows", "zero_kernel"])
 def test_eigh_factorises(rng, case, route):
@@ -164,6 +165,7 @@ def test_correlation_of_a_task_without_variance():
     assert_allclose(linalg.correlation_from_covariance(tf.constant(S)), expected, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_indefinite_kernel_matrix_is_told_once(rng):
     X, Y = rng.uniform(0, 4, size=(40, 3)), rng.normal(size=(40, 1))
     kernel = gpflow.kernels.Periodic(gpflow.kernels.Matern32(lengthscales=5.0), period=2.0)

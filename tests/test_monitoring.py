@@ -113,6 +113,7 @@ def loop(tmp_path_factory):
     return folder, seen
 
 
+@pytest.mark.slow
 def test_loop_writes_every_number_at_every_step(loop):
     folder, seen = loop
     written = read(folder)
@@ -436,6 +437,7 @@ def server(loop, tmp_path_factory):
             process.wait()
 
 
+@pytest.mark.slow
 def test_server_gives_scalars_and_pictures(server, loop):
     def tags(plugin, wanted):
         known = json.loads(get(f"{server}/data/plugin/{plugin}/tags")).get("loop", {})

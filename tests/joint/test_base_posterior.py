@@ -54,6 +54,7 @@ def assert_all_close(actual, expected, rtol):
 # Some tasks known at the test points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_predictions_given_some_tasks(rng, case):
     """Nothing known at the first point, everything at the second, every other task at the third."""
@@ -96,6 +97,7 @@ def test_given_returns_variances_unless_asked_for_covariances(rng, name):
 # A mean function, batches
 
 
+@pytest.mark.slow
 def test_a_mean_function_shifts_everything(rng):
     """A linear mean, one for each task: the reference sees residuals and adds it back."""
     p = random_problem(rng, 7, 3)

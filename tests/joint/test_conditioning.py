@@ -55,6 +55,7 @@ def test_mean_function_is_added_to_what_is_imputed(rng):
     assert_close(shifted.predict_f(j.Xnew)[0], plain.predict_f(j.Xnew)[0] + mean, 1e-10)
 
 
+@pytest.mark.slow
 def test_rows_in_chunks(rng, monkeypatch):
     j = random_joint(rng, 7, 3, "random_pattern")
     model = model_of(j)

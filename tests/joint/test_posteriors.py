@@ -191,6 +191,7 @@ def test_caches_and_graphs_agree(rng, cache):
     assert_close(mean, j.predict_f(j.Xnew)[0], 1e-8)
 
 
+@pytest.mark.slow
 def test_a_cache_stays_until_it_is_updated(rng):
     j = random_joint(rng, 7, 3, "block")
     model = missing_model(j)
@@ -265,6 +266,7 @@ def test_samples_have_the_exact_moments(rng, full_cov, full_output_cov, noise):
     assert_moments(columns, np.concatenate(means), together)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full_cov, full_output_cov", LAYOUTS)
 def test_one_sample_and_defaults(rng, full_cov, full_output_cov):
     p = correlated_problem(rng)
@@ -276,6 +278,7 @@ def test_one_sample_and_defaults(rng, full_cov, full_output_cov):
         assert_close(one, sample(p.Xnew[0], 1, full_cov, full_output_cov)[0], rtol=0)
 
 
+@pytest.mark.slow
 def test_defaults_of_samples(rng):
     """f: points correlate, tasks do not, as in GPflow; y: everything correlates."""
     p = correlated_problem(rng)

@@ -137,6 +137,7 @@ def test_decomposition_of_rows_equals_dense(rng, N, R, T, learning):
         assert_close(terms, expected)
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_give_what_all_rows_give(rng):
     p = Problem(rng, 500, 3, 2)
     blocks = decompose_rows(tf.constant(p.F), tf.constant(p.Y)).spectrum  # of 80 rows each
@@ -191,6 +192,7 @@ def test_exact_arithmetic_equals_dense(rng):
     assert_close(exact_terms_of_two_tasks(p.F, p.Y, p.b, p.sigma2), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("b, sigma2", [(1.0, 0.01), (1e16, 0.01), (1e16, 1e-4)])
 def test_linear_features_of_targets_far_from_zero_lose_no_digits(rng, b, sigma2):
     X = rng.normal(size=(50, 2))

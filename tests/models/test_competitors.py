@@ -111,6 +111,7 @@ def test_one_shared_kernel_is_a_setting_of_the_exact_model(rng):
     assert_close(model.log_marginal_likelihood(), evidence)
 
 
+@pytest.mark.slow
 def test_independent_batches_and_errors(rng):
     p = random_problem(rng, 6, 2)
     model = IndependentGPs((p.X, p.Y), p.gpflow_kernel())

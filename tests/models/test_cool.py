@@ -224,6 +224,7 @@ def test_scipy_and_adam_find_the_same_optimum(data, learning):
     assert_allclose(other.predict_f(XNEW)[0], model.predict_f(XNEW)[0], atol=0.02)
 
 
+@pytest.mark.slow
 def test_the_optimum_is_one(data):
     """No parameter can be moved by one per cent without raising the loss."""
     model = build(data)

@@ -100,6 +100,7 @@ def test_compiled_predictions_follow_the_parameters(data):
 # Gradients of predictions -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("method", ["predict_f", "predict_y"])
 def test_gradients_with_respect_to_test_inputs(rng, data, method, cached):
@@ -262,6 +263,7 @@ def test_a_cached_posterior_keeps_its_data_until_it_is_updated(data, cache):
         assert_allclose(predict(X)[0], twelve.predict_f(X)[0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bayesian_optimisation(rng):
     """
     Choose a point, observe it, add a row, fit again: one compiled loss, and what a new model says.

@@ -218,6 +218,7 @@ def assert_sound(model, Xnew):
     assert_allclose(model.log_marginal_likelihood(), evidence, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEGENERATE)
 def test_degenerate_data(rng, name):
     """At the start, and where training goes with such data: noise at its bound, no amplitude."""
@@ -233,6 +234,7 @@ def test_degenerate_data(rng, name):
         assert_all_finite(*loss_and_gradients(model)[1], *model.multitask_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a zero task", "more tasks than rows"])
 def test_degenerate_data_trains(rng, name):
     X, Y = DEGENERATE[name](rng)

@@ -148,6 +148,7 @@ def test_evidence_and_gradients_of_every_parametrisation(rng, rank, noise_rank):
     assert_close(slope, ref.derivative(along, 1e-3), rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_evidence_equals_dense(rng, case):
     """Also with one row, one task, more tasks than rows, repeated rows, more rows than inputs."""
@@ -167,6 +168,7 @@ def test_evidence_equals_dense(rng, case):
         assert np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_gradient_in_a_graph(rng):
     model, _ = with_covariances(rng, random_problem(rng, 6, 3))
 
@@ -186,6 +188,7 @@ def test_gradient_in_a_graph(rng):
 SOME = ["N1-T1", "N7-T1", "N7-T3", "N2-T5", "repeated_rows", "linear", "zeros", "zero_kernel"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SOME)
 def test_predictions_equal_dense(rng, case):
     p = CASES[case](rng)
@@ -264,6 +267,7 @@ def test_mean_function_and_cached_posterior(rng):
 # GPflow's own models ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_equals_coregionalization(rng, rank):
     """GPR with Coregion on the augmented layout, its rows shuffled, at equal parameters."""

@@ -95,6 +95,7 @@ def test_small_noise_of_one_task_is_no_mistake(rng):
         assert_allclose(np.diag(model.noise_covariance()), np.diag(Sigma), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_ground_truth_is_kept_in_training(rng):
     p = random_problem(rng, 12, 3)
     C, Sigma = random_covariance(rng, 3), random_covariance(rng, 3)

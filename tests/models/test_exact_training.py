@@ -92,6 +92,7 @@ def test_training_where_the_noise_is_singular(rng, options):
     assert np.isfinite(model.predict_y(X, full_output_cov=True)[1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
 @pytest.mark.parametrize("N, T", [(1, 1), (1, 3), (2, 5), (6, 1)])
 def test_training_at_degenerate_sizes(rng, N, T):
@@ -201,6 +202,7 @@ def test_errors_of_constructors(data):
         build((data[0], Y))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The standard deviations")
 @pytest.mark.parametrize("factors", [[1e-6, 1e-6], [1e20, 1e20], [1e-4, 1e4]])
 def test_training_does_not_depend_on_the_units_of_the_targets(factors):

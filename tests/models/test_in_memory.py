@@ -57,6 +57,7 @@ def test_completions_are_not_among_the_parameters(holes, Model):
     assert "completions" not in tabulate_module_summary(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("Model", MODELS)
 def test_completions_are_copied_saved_and_checkpointed(holes, Model, tmp_path):
     model = Model(holes, SquaredExponential())
@@ -73,6 +74,7 @@ def test_completions_are_copied_saved_and_checkpointed(holes, Model, tmp_path):
     assert np.abs(model.completions).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_the_completions(holes, tmp_path):
     """C and Sigma are recovered from them."""
     model, other = (CoolMTGP(holes, SquaredExponential()) for _ in range(2))
@@ -115,6 +117,7 @@ def test_a_loop_of_ones_own_is_warned_once(holes, Model, name):
         model.training_loss_closure()
 
 
+@pytest.mark.slow
 def test_nobody_else_is_warned(holes):
     """Not a fit, whatever the optimizer, nor a model whose targets are all there."""
     model = CoolMTGP(holes, SquaredExponential())
@@ -124,6 +127,7 @@ def test_nobody_else_is_warned(holes):
         CoolMTGP((holes[0], np.nan_to_num(holes[1])), SquaredExponential()).training_loss()
 
 
+@pytest.mark.slow
 def test_a_fit_with_missing_targets_repeats_itself(holes):
     models = [CoolMTGP(holes, SquaredExponential()) for _ in range(4)]
     for model, options in zip(models, [{}, {}, {"seed": 0}, {"seed": 1}], strict=True):
@@ -176,6 +180,7 @@ def test_noise_without_correlations_is_no_matter(rng, noise_rank):
 # Interrupts -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_independent_processes_stop_at_an_interrupt(rng):
     X = rng.uniform(size=(15, 1))
     model = IndependentGPs((X, rng.normal(size=(15, 3))), SquaredExponential())
@@ -189,6 +194,7 @@ def test_independent_processes_stop_at_an_interrupt(rng):
     assert_allclose(model.models[2].kernel.lengthscales, before, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_restarts_and_rounds(holes):
     for restarts in (0, 3):
         history = CoolMTGP(holes, SquaredExponential()).fit(
@@ -214,6 +220,7 @@ def test_an_interrupt_before_training_ends_the_fit(holes, monkeypatch):
         model.fit(verbose=0)
 
 
+@pytest.mark.slow
 def test_a_sparse_variational_model_stops_at_an_interrupt(rng, monkeypatch):
     X = rng.uniform(size=(10, 1))
     model = ConvMT((X, rng.normal(size=(10, 2))), SquaredExponential(), num_inducing=4)

@@ -73,6 +73,7 @@ def models(p, name, **options):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, learning",
     [*((name, "hierarchical") for name in KERNELS), ("ard", "approximate"), ("sum", "approximate")],
@@ -153,6 +154,7 @@ def test_joint_evidence_of_statistics_and_its_gradient(rng, N, T):
         assert_allclose(np.sum(actual * u), ref.derivative(along, 5e-4), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_profiled_fit_equals_the_dense_one(rng):
     p = problem(rng, N=40)
     Y = p.X @ rng.normal(size=(3, 3)) + 0.3 * p.Y

@@ -209,6 +209,7 @@ def test_fit_ends_where_cool_does(rng):
     assert_allclose(sparse.kernel.lengthscales.numpy(), dense.kernel.lengthscales.numpy(), 1e-2)
 
 
+@pytest.mark.slow
 def test_trained_inducing_points_lower_the_loss(rng):
     X, Y = smooth_data(rng)
     model = SparseCoolMTGP((X, Y), SE(), InducingPoints(X[:5].copy()))
@@ -230,6 +231,7 @@ def test_adam_and_tensorboard(rng, tmp_path):
     assert any((tmp_path / "logs").rglob("events*"))
 
 
+@pytest.mark.slow
 def test_points_given_as_an_array_stay_where_they_are(rng):
     X, Y = smooth_data(rng)
     model = SparseCoolMTGP((X, Y), SE(), X[:8])

@@ -111,6 +111,7 @@ def test_a_loaded_model_that_differs(model, monkeypatch):
     assert "the mean of the loaded model differs" in " ".join(laws.saving(CASE, model))
 
 
+@pytest.mark.slow
 def test_a_profile_that_ends_higher(monkeypatch):
     start = make_model(CASE, make_data(CASE))
     assert "after fit('scipy')" in " ".join(laws.profile_is_no_worse(CASE, start))

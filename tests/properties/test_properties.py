@@ -25,6 +25,7 @@ since that takes minutes: `python -m properties.fuzz --simplify --case "Case(...
 """
 
 
+@pytest.mark.slow
 @SMALL
 @given(cases().filter(works_today))
 @example(Case(N=2, D=2, T=5, kernel="matern52", engine="cholesky", targets="combination"))

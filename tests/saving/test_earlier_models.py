@@ -29,6 +29,7 @@ def load(name):
     return gpflow_cool.load(DATA / "saved" / name)
 
 
+@pytest.mark.slow
 def test_every_kind_of_model_is_there():
     classes = {type(load(name)).__name__ for name in NAMES}
     models = {"CoolMTGP", "KroneckerMTGP", "SparseCoolMTGP", "IndependentGPs", "ConvMT"}

@@ -279,6 +279,7 @@ def test_loading_warns_of_nothing(data, tmp_path):
         load(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_values_at_the_end_of_a_transform_come_back(rng, tmp_path):
     """A value that has underflowed to its bound has no inverse; the saved one needs none."""
     x = np.linspace(0, 1, 8)[:, None]

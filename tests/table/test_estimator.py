@@ -237,6 +237,7 @@ def test_a_constant_target_is_warned_of():
     assert np.all(np.isfinite(mean)) and np.all(std[:, 1] < 0.1)
 
 
+@pytest.mark.slow
 def test_without_standardising_the_data_are_the_models():
     Z = (Y - SHIFT) / SCALE
     regressor = CoolMTGPRegressor(standardize=False, learning="approximate", orders=1)
@@ -340,6 +341,7 @@ def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
     assert_allclose(*(h.history["loss"][-1] for h in history), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_generator_decides_the_orders():
     regressor = CoolMTGPRegressor(orders=2, random_state=np.random.RandomState(3))
     regressor.fit(X[:, :2], four_targets())
@@ -364,6 +366,7 @@ def test_where_there_is_no_average_it_is_the_chain(case):
     assert_allclose(regressor.predict(X_NEW[:, :1]), chain.predict(X_NEW[:, :1]), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orders", [1, 3])
 def test_orders_are_saved(orders, tmp_path):
     regressor = CoolMTGPRegressor(orders=orders).fit(X, four_targets())

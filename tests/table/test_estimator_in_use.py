@@ -42,6 +42,7 @@ class Interrupt(tf_keras.callbacks.Callback):
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_raised_and_changes_nothing():
     regressor = CoolMTGPRegressor().fit(X, Y)
     before, history = regressor.predict(X_NEW), regressor.history_

@@ -96,6 +96,7 @@ def apart():
         return CoolMTGPRegressor(random_state=0).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_a_noise_correlation_that_no_row_tells_is_not_told(apart):
     R = known_noise_correlation(apart)
     assert np.isnan(R[0, 1]) and np.isnan(R[1, 0]) and np.isnan(R).sum() == 2

@@ -72,6 +72,7 @@ def test_nothing_of_size_n_by_n_leaves_the_device(data, sizes, learning):
     assert_allclose(models[0].b, models[1].b, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_whole_fit_keeps_to_the_device(data, sizes, missing, monkeypatch):
     plain, on_device = make(data, missing), make(data, missing)
@@ -97,6 +98,7 @@ def test_completions_too(data, sizes):
     assert_allclose(*losses, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["error", "nan"])
 def test_lapack_is_the_retry(data, failure, monkeypatch):
     def fail(K):

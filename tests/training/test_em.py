@@ -93,6 +93,7 @@ def test_start_from_singular_covariances(rng):
     assert np.isfinite(model.predict_y(p.Xnew, full_output_cov=True)[1]).all()
 
 
+@pytest.mark.slow
 def test_converges_to_a_maximum(rng):
     """No direction of C or Sigma is uphill where EM ends; the kernel is not touched."""
     X = rng.uniform(size=(40, 1))
@@ -116,6 +117,7 @@ def test_converges_to_a_maximum(rng):
     assert kernel.lengthscales.numpy() == pytest.approx(0.3, rel=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", ["signal", "noise"])
 def test_what_is_not_trainable_stays(rng, frozen):
     p = random_problem(rng, 10, 3)
@@ -145,6 +147,7 @@ def test_a_fit_starts_from_the_present_kernel(rng):
     assert_close(em.evaluate().loss, model.training_loss(), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_mean_function_is_subtracted(rng):
     p = random_problem(rng, 8, 2)
     mean_function = gpflow.mean_functions.Constant([3.0, -4.0])

@@ -63,6 +63,7 @@ def test_adam_ends_at_the_same_optimum(data):
     assert_allclose(model.training_loss(), best.training_loss(), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_history_tells_what_happened(data):
     model = make(data, task_names=["a", "b", "c"])
     history = model.fit("scipy", verbose=0)
@@ -229,6 +230,7 @@ def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
     assert held() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_an_error_of_a_callback_stays_what_it_is(data, optimizer, restarts):
@@ -245,6 +247,7 @@ def test_an_error_of_a_callback_stays_what_it_is(data, optimizer, restarts):
     assert calls == [0]
 
 
+@pytest.mark.slow
 def test_restarts_repeat_themselves_without_a_seed(data):
     histories = [make(data).fit(restarts=1, verbose=0) for _ in range(2)]
     assert_array_equal(histories[0].history["loss"], histories[1].history["loss"])
@@ -306,6 +309,7 @@ def test_nothing_trainable_is_nothing_to_do(data):
         assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_bad_lengthscale_to_start_from_does_no_harm(data):
     good, bad = make(data), make(data)
     bad.kernel.lengthscales.assign(1e-3)
@@ -338,6 +342,7 @@ def test_bad_input_is_refused_at_once(data, options, text):
         assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_number_of_steps_is_kept(data):
     assert len(make(data).fit("adam", steps=4, verbose=0).epoch) <= 5
     history = make(data).fit("scipy", steps=3, verbose=0)

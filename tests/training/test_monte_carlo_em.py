@@ -125,6 +125,7 @@ def test_exact_model(optimizer):
     assert np.all(np.diff(evidence) > -0.05) and evidence[-1] > before + 1.0
 
 
+@pytest.mark.slow
 def test_without_missing_targets_rounds_change_nothing():
     X, Y, _, _ = correlated_data()
     models = [CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()) for _ in range(2)]
@@ -190,6 +191,7 @@ def test_options_are_checked(options, text):
         cool().fit(verbose=0, **options)
 
 
+@pytest.mark.slow
 def test_everything_frozen_still_draws():
     model = cool()
     gpflow.set_trainable(model, False)

@@ -156,6 +156,7 @@ def test_evaluating_twice_changes_nothing(rng):
 # Frozen parameters --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "frozen, learning",
     [
