@@ -105,11 +105,11 @@ def quietly() -> Iterator[None]:
 
 
 def load_tensorflow() -> None:
-    """Import TensorFlow and the estimator without a line of output."""
+    """Import TensorFlow and the models without a line of output; scikit-learn is not needed yet."""
     with quietly():
         import tensorflow as tf
 
-        from ..table import estimator  # noqa: F401
+        from .. import models  # noqa: F401
 
         tf.constant(0.0)  # looks for devices
 
