@@ -15,7 +15,8 @@ ORDER = """
 checks  graphs  linalg  metrics  plotting
 chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
-            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
+            missing  conditioning  sampling  fourier  functions  updating  leave_one_out
+            solved_posterior  base_posterior  partly_given  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
