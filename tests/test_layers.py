@@ -22,7 +22,8 @@ saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  choices  estimator  evaluation  summary  report
+table/      arff  costs  columns  files  choices  draws  estimator  evaluation  summary  report
+trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__

@@ -49,6 +49,7 @@ from .columns import (
     targets_of,
 )
 from .costs import DEFAULT_ORDERS
+from .draws import draw_rows
 
 
 @saveable
@@ -240,7 +241,8 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
     ) -> AnyNDArray:
         """
-        Draw from the posterior, correlated over rows and targets.
+        Draw from the posterior, correlated over rows and targets. Beyond 2000 rows, functions are
+        drawn by random features, at a cost linear in the rows.
 
         :param random_state: Seed or generator; None for other draws each time.
         :param include_noise: Whether to draw observations, or functions without noise.
@@ -249,11 +251,8 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         Z = self._standardised_inputs(X)
         count = checks.positive_integer(n_samples, "n_samples")
         seed = drawn_seed(random_state)
-
-        drawn = self.posterior_.predict_samples(
-            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
-        )
-        draws = np.moveaxis(drawn.numpy() * self._targets.scale + self._targets.centre, 0, -1)
+        drawn = draw_rows(self.posterior_, Z, count, noise=include_noise, seed=seed)
+        draws = np.moveaxis(drawn * self._targets.scale + self._targets.centre, 0, -1)
         return draws[:, 0] if self._form.kind in ("vector", "series") else draws
 
     def log_density(self, X: Any, y: Any) -> Any:
