@@ -12,7 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  graphs  linalg  metrics  plotting
+checks  graphs  linalg  metrics
+plotting/   axes  matrices  predictions  __init__
 chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
