@@ -15,14 +15,14 @@ ORDER = """
 checks  graphs  linalg  metrics
 plotting/   axes  matrices  predictions  __init__
 chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
-joint/      kronecker  covariances  likelihood
+joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  choices  estimator  evaluation  summary  report
+table/      arff  costs  columns  files  choices  places  estimator  evaluation  summary  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__

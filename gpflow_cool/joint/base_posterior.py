@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.base import MeanAndVariance, RegressionData, TensorType
@@ -18,6 +19,7 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 from .. import checks
 from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..linalg import Seed, log_density_of_layout
+from .exceedance import WAYS, Exceedance, checked_limits, exceedance
 from .kronecker import JointSolution, condition_on_known
 from .missing import ObservedSolution
 from .sampling import Draws, draw_independent_tasks
@@ -250,3 +252,23 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
             either = known[..., :, None] | known[..., None, :]
             cov = tf.where(either, tf.zeros_like(cov), cov)
         return mean, cov
+
+    @check_shapes("Xnew: [M, D]")
+    def probability(
+        self, Xnew: TensorType, limits: Any, which: str = "any", *, noise: bool = True
+    ) -> Exceedance:
+        """
+        Probability at each test point that any, or that all, of the tasks exceed their limits.
+
+        One limit is answered by the normal distribution. Several are answered by quasi-Monte Carlo,
+        the same in every call, with a standard error.
+
+        :param limits: One per task, [T]; NaN for a task that does not count.
+        :param noise: Whether observations are asked about, or functions.
+        """
+        checks.option(which, "which", WAYS)
+        limits = checked_limits(limits, self.num_tasks)
+        predict = self.predict_y if noise else self.predict_f
+        mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=True))
+        counts = ~np.isnan(limits)
+        return exceedance(mean[:, counts], cov[:, counts][:, :, counts], limits[counts], which)

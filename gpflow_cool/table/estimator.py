@@ -49,10 +49,11 @@ from .columns import (
     targets_of,
 )
 from .costs import DEFAULT_ORDERS
+from .places import Exceeding
 
 
 @saveable
-class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class CoolMTGPRegressor(Exceeding, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
 

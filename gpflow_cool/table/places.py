@@ -1,0 +1,77 @@
+"""Questions that people with limits ask: how likely is it that targets exceed them?"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+
+from .. import checks
+from ..joint.exceedance import WAYS, checked_limits
+from .columns import in_blocks, index_of
+
+
+class Exceeding:
+    """What an estimator answers about limits."""
+
+    def probability(
+        self,
+        X: Any,
+        limits: Any,
+        which: str = "any",
+        *,
+        include_noise: bool = True,
+        return_error: bool = False,
+    ) -> Any:
+        """
+        Probability that any, or that all, of the targets exceed their limits, [M].
+
+        >>> from gpflow_cool import CoolMTGPRegressor
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
+        >>> regressor = CoolMTGPRegressor().fit(X, y)
+        >>> p = regressor.probability([[0.0], [1.5], [4.5]], limits=[0.5, 110.0])
+        >>> p.round(2).tolist()
+        [1.0, 1.0, 0.0]
+
+        One target has the normal distribution. Several are integrated over by quasi-Monte Carlo,
+        with their correlations; the answer is the same in every call.
+
+        :param limits: In the targets' units: a mapping of names to limits, or one limit per target
+            with NaN for a target that does not count, or one number if there is one target.
+        :param which: "any" or "all".
+        :param include_noise: Whether new observations are asked about, or functions without noise.
+        :param return_error: Also return standard errors, [M]; zero where one target counts.
+        """
+        index, Z = index_of(X), self._standardised_inputs(X)  # type: ignore[attr-defined]
+        checks.option(which, "which", WAYS)
+        names = self.target_names_  # type: ignore[attr-defined]
+        values = checked_limits(limits_of(limits, names), len(names))
+        c = self._targets.standardised(values[None])[0]  # type: ignore[attr-defined]
+
+        def ask(Z: tf.Tensor) -> list[tf.Tensor]:
+            posterior = self.posterior_  # type: ignore[attr-defined]
+            return list(map(tf.constant, posterior.probability(Z, c, which, noise=include_noise)))
+
+        form = self._form  # type: ignore[attr-defined]
+        parts = zip(in_blocks(ask, [Z]), ["probability", "error"], strict=True)
+        probability, error = (form.column(values, name, index) for values, name in parts)
+        return (probability, error) if return_error else probability
+
+
+def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
+    """
+    Limits in the order of the targets; NaN where there is none.
+
+    >>> limits_of({"zinc": 3.0}, ["lead", "zinc"]).tolist()
+    [nan, 3.0]
+    """
+    if not isinstance(limits, Mapping):
+        return np.atleast_1d(np.asarray(limits, dtype=float))
+    unknown = [name for name in limits if name not in names]
+    if unknown:
+        raise ValueError(
+            f"limits names {unknown[0]!r}, which is no target. The targets are: {', '.join(names)}."
+        )
+    return np.array([limits.get(name, np.nan) for name in names], dtype=float)
