@@ -13,12 +13,13 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  metrics
-plotting/   axes  matrices  predictions  __init__
 chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
+            simulation
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  replacing  folder  modules  models
+plotting/   axes  matrices  predictions  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
@@ -26,7 +27,7 @@ table/      arff  costs  columns  files  choices  places  estimator  evaluation 
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  demo  commands
+cli/        console  tables  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

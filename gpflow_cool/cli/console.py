@@ -232,6 +232,21 @@ def check_model(model: Path) -> None:
         raise TableError(f"{model} {what}: pass a folder that `gpflow-cool fit` wrote.")
 
 
+def load_model(model: Path) -> Any:
+    """The estimator in a folder."""
+    load_tensorflow()
+    from ..loading import load
+    from ..table.estimator import CoolMTGPRegressor
+
+    regressor = load(model)
+    if not isinstance(regressor, CoolMTGPRegressor):
+        raise TableError(
+            f"{model} holds a {type(regressor).__name__} that Python code saved: use it from there,"
+            " with gpflow_cool.load."
+        )
+    return regressor
+
+
 def note(line: str, quiet: bool = False) -> None:
     """Print a remark to standard error."""
     if not quiet:

@@ -7,6 +7,7 @@ The joint model given K, C and Sigma: evidence, prediction, leave-one-out, missi
 * conditioning: functions and missing targets given the observed ones.
 * sampling: draws of functions and of missing targets.
 * leave_one_out: every row predicted from all the other rows.
+* exceedance: probabilities that tasks exceed limits. simulation: draws at many points at once.
 * base_posterior, posteriors: all predictions; the classes for complete data and missing targets.
 
 Coming next, both as methods of the base class: `condition_on(Xnew, Ynew)`, with its algebra in

@@ -19,7 +19,7 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 from .. import checks
 from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..linalg import Seed, log_density_of_layout
-from .exceedance import WAYS, Exceedance, checked_limits, exceedance
+from .exceedance import WAYS, Exceedance, above, checked_limits, exceedance
 from .kronecker import JointSolution, condition_on_known
 from .missing import ObservedSolution
 from .sampling import Draws, draw_independent_tasks
@@ -258,17 +258,23 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         self, Xnew: TensorType, limits: Any, which: str = "any", *, noise: bool = True
     ) -> Exceedance:
         """
-        Probability at each test point that any, or that all, of the tasks exceed their limits.
+        Probability at each test point that tasks exceed their limits: that any does, that all do,
+        [M], or of each on its own, [M, T].
 
         One limit is answered by the normal distribution. Several are answered by quasi-Monte Carlo,
         the same in every call, with a standard error.
 
         :param limits: One per task, [T]; NaN for a task that does not count.
+        :param which: "any", "all" or "each".
         :param noise: Whether observations are asked about, or functions.
         """
         checks.option(which, "which", WAYS)
         limits = checked_limits(limits, self.num_tasks)
+        counts = np.flatnonzero(~np.isnan(limits))
+        joint = len(counts) > 1 and which != "each"
         predict = self.predict_y if noise else self.predict_f
-        mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=True))
-        counts = ~np.isnan(limits)
-        return exceedance(mean[:, counts], cov[:, counts][:, :, counts], limits[counts], which)
+        mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=joint))
+        if which == "each":
+            return Exceedance(above(limits - mean, np.sqrt(cov)), np.zeros_like(mean))
+        cov = cov[:, counts][:, :, counts] if joint else cov[:, counts, None]
+        return exceedance(mean[:, counts], cov, limits[counts], which)

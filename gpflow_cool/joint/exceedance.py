@@ -23,7 +23,7 @@ from scipy.stats import qmc
 
 from .. import checks
 
-WAYS = ("any", "all")
+WAYS = ("any", "all", "each")
 
 SCRAMBLED = 8
 """How many times points are scrambled, so that their spread tells the error."""

@@ -7,6 +7,8 @@ axes. That figure is made without ``pyplot``: nothing is left open, no display i
 ``plt.subplots()``. Matplotlib is imported on the first call.
 """
 
+from .cells import map_grid
+from .maps import plot_map, plot_maps
 from .matrices import MAX_TASKS_WITH_NUMBERS, cell_text, cluster_order, plot_task_matrix
 from .predictions import (
     CALIBRATION_LEVELS,
@@ -27,9 +29,12 @@ __all__ = [
     "cell_text",
     "cluster_order",
     "level_curve",
+    "map_grid",
     "plot_bands",
     "plot_calibration",
     "plot_level_curves",
+    "plot_map",
+    "plot_maps",
     "plot_predicted",
     "plot_task_matrix",
 ]

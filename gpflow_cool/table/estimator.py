@@ -49,11 +49,11 @@ from .columns import (
     targets_of,
 )
 from .costs import DEFAULT_ORDERS
-from .places import Exceeding
+from .places import Places
 
 
 @saveable
-class CoolMTGPRegressor(Exceeding, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class CoolMTGPRegressor(Places, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
 

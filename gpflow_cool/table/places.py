@@ -1,4 +1,4 @@
-"""Questions that people with limits ask: how likely is it that targets exceed them?"""
+"""Questions of people with limits and maps: probabilities of exceeding, joint simulations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,13 @@ from gpflow.base import AnyNDArray
 
 from .. import checks
 from ..joint.exceedance import WAYS, checked_limits
+from ..joint.simulation import simulate
+from .choices import drawn_seed
 from .columns import in_blocks, index_of
 
 
-class Exceeding:
-    """What an estimator answers about limits."""
+class Places:
+    """What an estimator answers about limits and maps."""
 
     def probability(
         self,
@@ -25,7 +27,8 @@ class Exceeding:
         return_error: bool = False,
     ) -> Any:
         """
-        Probability that any, or that all, of the targets exceed their limits, [M].
+        Probability that targets exceed their limits: that any does, or that all do, [M], or of each
+        target on its own, [M, T].
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
@@ -40,9 +43,9 @@ class Exceeding:
 
         :param limits: In the targets' units: a mapping of names to limits, or one limit per target
             with NaN for a target that does not count, or one number if there is one target.
-        :param which: "any" or "all".
+        :param which: "any", "all" or "each".
         :param include_noise: Whether new observations are asked about, or functions without noise.
-        :param return_error: Also return standard errors, [M]; zero where one target counts.
+        :param return_error: Also return standard errors; zero where one target counts.
         """
         index, Z = index_of(X), self._standardised_inputs(X)  # type: ignore[attr-defined]
         checks.option(which, "which", WAYS)
@@ -56,8 +59,30 @@ class Exceeding:
 
         form = self._form  # type: ignore[attr-defined]
         parts = zip(in_blocks(ask, [Z]), ["probability", "error"], strict=True)
-        probability, error = (form.column(values, name, index) for values, name in parts)
+        probability, error = (
+            form.column(values, name, index) if values.ndim == 1 else form.rows(values, index)
+            for values, name in parts
+        )
         return (probability, error) if return_error else probability
+
+    def simulate(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> AnyNDArray:
+        """
+        Draw functions without noise, joint over rows and targets, as for the cells of a map.
+
+        >>> from gpflow_cool import CoolMTGPRegressor
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> regressor = CoolMTGPRegressor().fit(X, np.hstack([np.sin(X), np.cos(X)]))
+        >>> regressor.simulate(X[:5], n_samples=3).shape
+        (5, 2, 3)
+
+        :param random_state: Seed or generator; None for other draws each time.
+        :return: [M, T, n_samples], in the targets' units.
+        """
+        Z = self._standardised_inputs(X)  # type: ignore[attr-defined]
+        count = checks.positive_integer(n_samples, "n_samples")
+        posterior, targets = self.posterior_, self._targets  # type: ignore[attr-defined]
+        draws = simulate(posterior, Z, count, drawn_seed(random_state))  # [S, M, T]
+        return np.stack([targets.mean(draw) for draw in draws], axis=-1)
 
 
 def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:

@@ -25,6 +25,15 @@ def test_one_target_has_the_normal_distribution(small_regressor, noise):
         assert list(p.index) == ["p", "q", "r"] and (error == 0).all()
 
 
+def test_each_target_on_its_own(small_regressor):
+    mean, std = small_regressor.predict(ROWS, return_std=True)
+    limits = np.asarray(mean)[1] + [1.0, -0.5]
+    p = small_regressor.probability(ROWS, limits, "each")
+    assert list(p.columns) == [NASTY, "b"]
+    assert_allclose(p, norm.sf(limits, mean, std), atol=1e-9)
+    assert np.isnan(small_regressor.probability(ROWS, {"b": 1.0}, "each")[NASTY]).all()
+
+
 @pytest.mark.slow
 def test_several_are_within_three_standard_errors_of_a_million_draws(small_regressor):
     rng = np.random.default_rng(0)
@@ -53,5 +62,5 @@ def test_mistakes_are_told(small_regressor):
         small_regressor.probability(ROWS, 1.0)
     with pytest.raises(ValueError, match="limits is NaN for every task, but one limit"):
         small_regressor.probability(ROWS, {})
-    with pytest.raises(ValueError, match="which='none' is not known. Choose one of: 'any', 'all'"):
+    with pytest.raises(ValueError, match="which='none' is not known. Choose one of: 'any', 'all',"):
         small_regressor.probability(ROWS, [1.0, 2.0], "none")
