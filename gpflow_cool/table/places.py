@@ -82,7 +82,7 @@ class Places:
         count = checks.positive_integer(n_samples, "n_samples")
         posterior, targets = self.posterior_, self._targets  # type: ignore[attr-defined]
         draws = simulate(posterior, Z, count, drawn_seed(random_state))  # [S, M, T]
-        return np.stack([targets.mean(draw) for draw in draws], axis=-1)
+        return np.stack([targets.values(draw) for draw in draws], axis=-1)
 
 
 def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:

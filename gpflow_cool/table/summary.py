@@ -167,7 +167,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
     return {
         "model": str(out),
         "rows": model.num_rows,
-        "inputs": list(regressor.feature_names_in_),
+        "inputs": list(regressor.encoded_names_),
         "targets": list(regressor.target_names_),
         "inducing_points": getattr(model, "num_inducing", None),
         "missing": missing_targets(regressor),
