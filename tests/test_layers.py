@@ -15,8 +15,8 @@ ORDER = """
 checks  graphs  linalg  metrics
 chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
-            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
-            simulation
+            missing  conditioning  sampling  fourier  functions  updating  leave_one_out
+            solved_posterior  base_posterior  partly_given  posteriors  model  simulation
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  cells  maps  __init__
