@@ -96,6 +96,12 @@ docs: $(EXECUTED)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -b html docs build/site
 	$(BIN)/python docs/check_site.py build/site
 
+release: $(VENV)/.installed-release
+	@rm -rf build/lib dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	.ci/try-wheel dist/*.whl
+
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; done
