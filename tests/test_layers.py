@@ -13,10 +13,12 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  metrics  plotting
-chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
+chain/      kernels  variation  products  spectrum  likelihood  objective  terms  compression
+            newton  starting  recovery
 joint/      kronecker  covariances  likelihood
             missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
 lowrank/    __init__  features  statistics  rows  streaming
+grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
