@@ -13,11 +13,13 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  metrics
-chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
+chain/      kernels  variation  products  spectrum  likelihood  objective  terms  compression
+            newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation
 lowrank/    __init__  features  statistics  rows  streaming
+grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  cells  maps  __init__
 callbacks  monitoring  coregion

@@ -13,6 +13,7 @@ from gpflow.kernels import Kernel, Stationary
 
 from .. import checks
 from ..chain.starting import half_median_distance
+from ..grid.kernels import grid_that_pays
 from ..lowrank.features import choose_inducing_points, linear_parts
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
@@ -35,10 +36,11 @@ def choose_model(
     A model of the data, not trained yet.
 
     :param inducing: Number of inducing points, 0 for the exact model. None decides by the number
-        of rows, with a warning where they are many.
+        of rows, with a warning where they are many; rows on a grid need none.
     """
     X, Y = data
-    points = num_inducing(len(X), kernel, inducing)
+    on_grid = inducing is None and grid_that_pays(kernel, X) is not None
+    points = 0 if on_grid else num_inducing(len(X), kernel, inducing)
     if points == 0:
         return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
     if np.isnan(Y).any():
