@@ -19,9 +19,10 @@ joint/      kronecker  covariances  likelihood
 lowrank/    __init__  features  statistics  rows  streaming
 saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
-training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
+training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  choices  estimator  evaluation  summary  report
+selection/  candidates  relevance  choice
+table/      arff  costs  columns  files  choices  learned  estimator  evaluation  summary  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ from .choices import (
     average_where_possible,
     choose_model,
     drawn_seed,
-    make_kernel,
     seed_of_orders,
+    train_model,
 )
 from .columns import (
     FORMS,
@@ -49,10 +50,11 @@ from .columns import (
     targets_of,
 )
 from .costs import DEFAULT_ORDERS
+from .learned import LearnedKernel, table_from_json, table_to_json
 
 
 @saveable
-class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class CoolMTGPRegressor(LearnedKernel, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
 
@@ -71,10 +73,13 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     after a scaler in a pipeline, answers are arrays. Targets may be missing (NaN): :meth:`impute`
     fills them.
 
-    :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
-        any GPflow kernel over the columns of X, which is copied.
-    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
-        column of X.
+    :param kernel: "auto" takes the best of the kernels that have a name, by leave-one-out, see
+        :func:`~gpflow_cool.choose_kernel`. They are "se" (squared exponential), "matern12",
+        "matern32", "matern52", "rq" (rational quadratic), "se+linear" and "linear". Or any GPflow
+        kernel over the columns of X, which is copied and trained as it is.
+    :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
+        pulled towards a common one; False for one lengthscale; True for free ones (if linear,
+        variances), which overfit where rows are few.
     :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
     :param standardize: Whether to standardise inputs and targets. Constant columns of X are then
         not used.
@@ -94,14 +99,15 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
     SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
-    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`.
+    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
+    `relevance_` (of each input), `kernel_choice_` (the kernels that were compared, or None).
     """
 
     def __init__(
         self,
-        kernel: str | Kernel = "se",
+        kernel: str | Kernel = "auto",
         *,
-        ard: bool = False,
+        ard: bool | str = "shrunk",
         learning: str = "hierarchical",
         standardize: bool = True,
         inducing: int | None = None,
@@ -148,29 +154,30 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         Y = values.reshape(len(X), -1)
         check_targets(Y, form.names)
         inputs, targets = scalings(X, Y, self.standardize)
-        model = choose_model(
-            (inputs.standardised(X), targets.standardised(Y)),
-            make_kernel(self.kernel, self.ard, X.shape[1]),
-            inducing=self.inducing,
-            learning=self.learning,
-            task_names=form.names,
-        )
-        random = self.restarts or model.observed is not None
-        seed = drawn_seed(self.random_state) if random else None
-        order_seed = seed_of_orders(self.random_state)
-        history = model.fit(
-            callbacks=callbacks,
+        data = inputs.standardised(X), targets.standardised(Y)
+        random = self.restarts or np.isnan(Y).any()
+        trained = train_model(
+            data,
+            self.kernel,
+            self.ard,
+            partial(self._make_model, task_names=form.names),
             restarts=self.restarts,
-            seed=seed,
+            seed=drawn_seed(self.random_state) if random else None,
+            callbacks=callbacks,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        if history.interrupted:
-            raise KeyboardInterrupt(history.message)
-        model = average_where_possible(model, self.orders, order_seed)
+        orders = seed_of_orders(self.random_state)
+        model = average_where_possible(trained.model, self.orders, orders)
+        self.kernel_choice_, history = trained.table, trained.history
         self.history_, self._index = history, index_of(y)
         self._inputs, self._targets = inputs, targets
         return self._set_model(model, form)
+
+    def _make_model(self, data: Any, kernel: Kernel, **options: Any) -> Any:
+        """A model of standardised data, not trained yet."""
+        settings = {"inducing": self.inducing, "learning": self.learning}
+        return choose_model(data, kernel, **{**settings, **options})
 
     def _set_model(self, model: Model, form: TargetForm) -> Self:
         """Set the attributes that a trained model gives."""
@@ -371,6 +378,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             "layout": [self._form.kind, list(self._form.names)],
             "inputs": [writer.array("input_scaling", part) for part in self._inputs],
             "targets": [writer.array("target_scaling", part) for part in self._targets],
+            "kernel_choice": table_to_json(self.kernel_choice_),
             "model": document_of(self.model_, writer),
         }
 
@@ -384,6 +392,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         estimator.n_features_in_ = len(estimator._inputs.centre)
         if saved["input_names"] is not None:
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
+        estimator.kernel_choice_ = table_from_json(saved.get("kernel_choice"))
         kind, names = saved["layout"]
         kind = checks.option(kind, "layout", FORMS)
         return estimator._set_model(model, TargetForm(kind, tuple(names)))
