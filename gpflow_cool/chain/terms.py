@@ -138,7 +138,7 @@ def shared_terms(
         matrix. The result then holds the tasks of one order after the other, [P, orders T].
     """
     spectrum, (b, s) = problems.spectrum, points.T
-    pairs = [shared_factors(problems, *point, orders) for point in points]
+    pairs = np.array([shared_factors(problems, b, s, orders) for b, s in points.tolist()])
     diagonal, squares = np.moveaxis(pairs, 2, 0)  # [P, orders, T]
     log_det = np.log(np.outer(b, problems.lam) + s[:, None]) @ problems.counts
     rest = log_det + spectrum.num_rows * LOG_2PI + spectrum.slack * b / s

@@ -129,7 +129,7 @@ def train(
     note_gaps(found, given.quiet)
     regressor = CoolMTGPRegressor(
         given.kernel,
-        ard=given.ard,
+        ard=given.lengthscales,
         learning=given.learning,
         random_state=given.seed,
         verbose=0 if given.quiet else 1,
@@ -283,7 +283,7 @@ def evaluate(folds: int, **options: Any) -> None:
         scores = evaluation.cross_validate(
             found.X,
             found.Y,
-            make_kernel(given.kernel, given.ard, len(found.inputs)),
+            make_kernel(given.kernel, given.lengthscales, len(found.inputs)),
             folds=folds,
             learning=given.learning,
             seed=given.seed,

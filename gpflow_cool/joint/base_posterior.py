@@ -6,6 +6,7 @@ Outcomes are the leading dimensions of targets that a posterior was conditioned 
 """
 
 import abc
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ from .choices import (
     average_where_possible,
     choose_model,
     drawn_seed,
-    make_kernel,
     seed_of_orders,
+    train_model,
 )
 from .columns import (
     FORMS,
@@ -49,6 +50,7 @@ from .columns import (
 from .costs import DEFAULT_ORDERS
 from .encoding import Encoding
 from .inputs import keep_indicators, keep_names, new_inputs, refuse_weights, training_inputs
+from .learned import LearnedKernel, table_from_json, table_to_json
 from .places import Places
 from .training_rows import TrainingRows
 from .transforms import Transform, Warping, checked_probabilities, learn_warping
@@ -56,7 +58,7 @@ from .transforms import Transform, Warping, checked_probabilities, learn_warping
 
 @saveable
 class CoolMTGPRegressor(
-    Places, TrainingRows, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator
+    Places, LearnedKernel, TrainingRows, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator
 ):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
@@ -77,10 +79,13 @@ class CoolMTGPRegressor(
     fills them. Columns of words become one input per category, and dates become days; the kernel
     sees these inputs, `encoded_names_`.
 
-    :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
-        any GPflow kernel over the columns of X, which is copied.
-    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
-        column of X.
+    :param kernel: "auto" takes the best of the kernels that have a name, by leave-one-out, see
+        :func:`~gpflow_cool.choose_kernel`. They are "se" (squared exponential), "matern12",
+        "matern32", "matern52", "rq" (rational quadratic), "se+linear" and "linear". Or any GPflow
+        kernel over the columns of X, which is copied and trained as it is.
+    :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
+        pulled towards a common one; False for one lengthscale; True for free ones (if linear,
+        variances), which overfit where rows are few.
     :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
     :param standardize: Whether to standardise inputs and targets. Constant columns of X are then
         not used.
@@ -106,14 +111,15 @@ class CoolMTGPRegressor(
     After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
     SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
-    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`.
+    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
+    `relevance_` (of each input), `kernel_choice_` (the kernels that were compared, or None).
     """
 
     def __init__(
         self,
-        kernel: str | Kernel = "se",
+        kernel: str | Kernel = "auto",
         *,
-        ard: bool = False,
+        ard: bool | str = "shrunk",
         learning: str = "hierarchical",
         standardize: bool = True,
         inducing: int | None = None,
@@ -170,29 +176,29 @@ class CoolMTGPRegressor(
         inputs = keep_indicators(scalings(X, Y, self.standardize)[0], encoding)
         Z = inputs.standardised(X)
         targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)
-        model = choose_model(
+        random = self.restarts or np.isnan(Y).any()
+        trained = train_model(
             (Z, targets.standardised(Y)),
-            make_kernel(self.kernel, self.ard, X.shape[1]),
-            inducing=self.inducing,
-            learning=self.learning,
-            task_names=form.names,
-        )
-        random = self.restarts or model.observed is not None
-        seed = drawn_seed(self.random_state) if random else None
-        order_seed = seed_of_orders(self.random_state)
-        history = model.fit(
-            callbacks=callbacks,
+            self.kernel,
+            self.ard,
+            partial(self._make_model, task_names=form.names),
             restarts=self.restarts,
-            seed=seed,
+            seed=drawn_seed(self.random_state) if random else None,
+            callbacks=callbacks,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        if history.interrupted:
-            raise KeyboardInterrupt(history.message)
-        model = average_where_possible(model, self.orders, order_seed)
+        orders = seed_of_orders(self.random_state)
+        model = average_where_possible(trained.model, self.orders, orders)
+        self.kernel_choice_, history = trained.table, trained.history
         self.history_, self._index = history, index_of(y)
         self._inputs, self._targets, self._encoding = inputs, targets, encoding
         return self._set_model(model, form)
+
+    def _make_model(self, data: Any, kernel: Kernel, **options: Any) -> Any:
+        """A model of standardised data, not trained yet."""
+        settings = {"inducing": self.inducing, "learning": self.learning}
+        return choose_model(data, kernel, **{**settings, **options})
 
     def _set_model(self, model: Model, form: TargetForm) -> Self:
         """Set the attributes that a trained model gives."""
@@ -277,26 +283,6 @@ class CoolMTGPRegressor(
 
         return in_blocks(predict_given, [Z, known])
 
-    def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
-    ) -> AnyNDArray:
-        """
-        Draw from the posterior, correlated over rows and targets.
-
-        :param random_state: Seed or generator; None for other draws each time.
-        :param include_noise: Whether to draw observations, or functions without noise.
-        :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
-        """
-        Z = self._standardised_inputs(X)
-        count = checks.positive_integer(n_samples, "n_samples")
-        seed = drawn_seed(random_state)
-
-        drawn = self.posterior_.predict_samples(
-            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
-        )
-        draws = np.stack([self._targets.values(draw) for draw in drawn.numpy()], axis=-1)
-        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
-
     def log_density(self, X: Any, y: Any) -> Any:
         """
         Log density of the targets of each row, joint over them, [M]: the higher the better.
@@ -367,6 +353,7 @@ class CoolMTGPRegressor(
             "targets": [writer.array("target_scaling", part) for part in self._targets.scaling],
             "transforms": [list(transform) for transform in self._targets.transforms],
             "encoding": None if self._encoding is None else self._encoding.to_json(),
+            "kernel_choice": table_to_json(self.kernel_choice_),
             "model": document_of(self.model_, writer),
         }
 
@@ -385,6 +372,7 @@ class CoolMTGPRegressor(
         estimator.n_features_in_ = len(raw)
         if saved["input_names"] is not None:
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
+        estimator.kernel_choice_ = table_from_json(saved.get("kernel_choice"))
         kind, names = saved["layout"]
         kind = checks.option(kind, "layout", FORMS)
         return estimator._set_model(model, TargetForm(kind, tuple(names)))

@@ -1,4 +1,4 @@
-"""Questions of people with limits and maps: probabilities of exceeding, joint simulations."""
+"""Draws of targets, and questions of people with limits and maps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +11,20 @@ from .. import checks
 from ..joint.exceedance import WAYS, checked_limits
 from ..joint.simulation import simulate
 from .choices import drawn_seed
-from .columns import in_blocks, index_of
+from .columns import TargetForm, in_blocks, index_of
+from .transforms import Warping
 
 
 class Places:
-    """What an estimator answers about limits and maps."""
+    """Methods of the estimator about limits, draws and maps."""
+
+    posterior_: Any
+    target_names_: tuple[str, ...]
+    _targets: Warping
+    _form: TargetForm
+
+    def _standardised_inputs(self, X: Any) -> AnyNDArray:
+        raise NotImplementedError
 
     def probability(
         self,
@@ -47,23 +56,42 @@ class Places:
         :param include_noise: Whether new observations are asked about, or functions without noise.
         :param return_error: Also return standard errors; zero where one target counts.
         """
-        index, Z = index_of(X), self._standardised_inputs(X)  # type: ignore[attr-defined]
+        index, Z = index_of(X), self._standardised_inputs(X)
         checks.option(which, "which", WAYS)
-        names = self.target_names_  # type: ignore[attr-defined]
+        names = self.target_names_
         values = checked_limits(limits_of(limits, names), len(names))
-        c = self._targets.standardised(values[None])[0]  # type: ignore[attr-defined]
+        c = self._targets.standardised(values[None])[0]
 
         def ask(Z: tf.Tensor) -> list[tf.Tensor]:
-            posterior = self.posterior_  # type: ignore[attr-defined]
+            posterior = self.posterior_
             return list(map(tf.constant, posterior.probability(Z, c, which, noise=include_noise)))
 
-        form = self._form  # type: ignore[attr-defined]
+        form = self._form
         parts = zip(in_blocks(ask, [Z]), ["probability", "error"], strict=True)
         probability, error = (
             form.column(values, name, index) if values.ndim == 1 else form.rows(values, index)
             for values, name in parts
         )
         return (probability, error) if return_error else probability
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
+    ) -> AnyNDArray:
+        """
+        Draw from the posterior, correlated over rows and targets.
+
+        :param random_state: Seed or generator; None for other draws each time.
+        :param include_noise: Whether to draw observations, or functions without noise.
+        :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
+        """
+        Z = self._standardised_inputs(X)
+        count = checks.positive_integer(n_samples, "n_samples")
+        seed = drawn_seed(random_state)
+        drawn = self.posterior_.predict_samples(
+            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
+        )
+        draws = np.stack([self._targets.values(draw) for draw in drawn.numpy()], axis=-1)
+        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
 
     def simulate(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> AnyNDArray:
         """
@@ -78,9 +106,9 @@ class Places:
         :param random_state: Seed or generator; None for other draws each time.
         :return: [M, T, n_samples], in the targets' units.
         """
-        Z = self._standardised_inputs(X)  # type: ignore[attr-defined]
+        Z = self._standardised_inputs(X)
         count = checks.positive_integer(n_samples, "n_samples")
-        posterior, targets = self.posterior_, self._targets  # type: ignore[attr-defined]
+        posterior, targets = self.posterior_, self._targets
         draws = simulate(posterior, Z, count, drawn_seed(random_state))  # [S, M, T]
         return np.stack([targets.values(draw) for draw in draws], axis=-1)
 

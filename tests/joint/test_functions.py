@@ -52,7 +52,7 @@ def few_frequencies(monkeypatch):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_features_have_the_kernel_as_inner_product(rng, name):
-    """The mean over 40 seeds, within five of its standard errors; one seed has a small error too."""
+    """The mean over 40 seeds is within five standard errors; one seed has a small error too."""
     kernel, X = KERNELS[name], tf.constant(rng.normal(size=(6, 2)))
     origin = tf.constant([0.3, -2.0], tf.float64)
     drawn = []
