@@ -9,6 +9,7 @@ The joint model given K, C and Sigma: evidence, prediction, leave-one-out, missi
 * fourier, functions: features of kernels, and draws that can be evaluated anywhere.
 * updating: new rows given to a posterior.
 * leave_one_out: every row predicted from all the other rows.
+* exceedance: probabilities that tasks exceed limits. simulation: draws at many points at once.
 * solved_posterior, base_posterior: what predictions need, and all predictions.
 * posteriors, partly_given: the classes for complete data, missing targets, and new rows with holes.
 """

@@ -6,13 +6,16 @@ Outcomes are the leading dimensions of targets that a posterior was conditioned 
 """
 
 import abc
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from .. import checks
 from ..linalg import Seed, drawn_seed, log_density_of_layout
+from .exceedance import WAYS, Exceedance, above, checked_limits, exceedance
 from .functions import SampledFunctions
 from .kronecker import condition_on_known
 from .sampling import Draws, draw_independent_tasks
@@ -62,6 +65,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         rows = new_rows(Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype)
         return self._given(*rows)
 
+    @tf.autograph.experimental.do_not_convert  # the seed is a number, also inside tf.function
     def sample_functions(self, num_samples: int, seed: int | None = None) -> SampledFunctions:
         """
         Draw functions that can be evaluated anywhere, again and again.
@@ -244,3 +248,29 @@ class JointPosterior(SolvedPosterior[Solution]):
             either = known[..., :, None] | known[..., None, :]
             cov = tf.where(either, tf.zeros_like(cov), cov)
         return mean, cov
+
+    @check_shapes("Xnew: [M, D]")
+    def probability(
+        self, Xnew: TensorType, limits: Any, which: str = "any", *, noise: bool = True
+    ) -> Exceedance:
+        """
+        Probability at each test point that tasks exceed their limits: that any does, that all do,
+        [M], or of each on its own, [M, T].
+
+        One limit is answered by the normal distribution. Several are answered by quasi-Monte Carlo,
+        the same in every call, with a standard error.
+
+        :param limits: One per task, [T]; NaN for a task that does not count.
+        :param which: "any", "all" or "each".
+        :param noise: Whether observations are asked about, or functions.
+        """
+        checks.option(which, "which", WAYS)
+        limits = checked_limits(limits, self.num_tasks)
+        counts = np.flatnonzero(~np.isnan(limits))
+        joint = len(counts) > 1 and which != "each"
+        predict = self.predict_y if noise else self.predict_f
+        mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=joint))
+        if which == "each":
+            return Exceedance(above(limits - mean, np.sqrt(cov)), np.zeros_like(mean))
+        cov = cov[:, counts][:, :, counts] if joint else cov[:, counts, None]
+        return exceedance(mean[:, counts], cov, limits[counts], which)

@@ -52,7 +52,7 @@ def few_frequencies(monkeypatch):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_features_have_the_kernel_as_inner_product(rng, name):
-    """The mean over 40 seeds, within five standard errors; the error of one seed is small too."""
+    """The mean over 40 seeds is within five standard errors; one seed has a small error too."""
     kernel, X = KERNELS[name], tf.constant(rng.normal(size=(6, 2)))
     origin = tf.constant([0.3, -2.0], tf.float64)
     drawn = []
@@ -188,6 +188,12 @@ def test_without_a_seed_tensorflow_decides(rng):
     tf.random.set_seed(4)
     assert_close(posterior.sample_functions(2)(X), first, 0.0)
     assert np.abs(first - second).max() > 0.01
+
+
+def test_drawn_inside_of_a_graph(rng):
+    posterior, X, _ = small_posterior(rng)
+    draw = tf.function(lambda X: posterior.sample_functions(2, seed=1)(X))
+    assert_close(draw(tf.constant(X)), posterior.sample_functions(2, seed=1)(X), 1e-10)
 
 
 def test_compiled_once(rng):
