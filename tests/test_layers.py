@@ -21,13 +21,13 @@ joint/      kronecker  covariances  likelihood  exceedance
 lowrank/    __init__  features  statistics  rows  streaming
 grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
-plotting/   axes  matrices  predictions  cells  maps  __init__
+plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  choice
 table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
-            places  learned  estimator  evaluation  summary  report
+            places  intervals  learned  estimator  evaluation  summary  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__

@@ -64,7 +64,7 @@ def new_process(code, **options):
 
 def test_fit_is_the_estimators(place, frame):
     model = load(place / "model")
-    expected = CoolMTGPRegressor().fit(frame[["x", "y"]], frame[TARGETS])
+    expected = CoolMTGPRegressor("se", ard=False).fit(frame[["x", "y"]], frame[TARGETS])
     assert model.target_names_ == ("heat", "cold") and list(model.feature_names_in_) == ["x", "y"]
     mean = expected.predict(frame[["x", "y"]])
     assert_allclose(model.predict(frame[["x", "y"]]), mean, rtol=1e-5)
@@ -101,7 +101,7 @@ def test_fit_with_options_and_json(place, tmp_path):
 def test_fit_in_the_targets_own_order(place, frame, tmp_path):
     fit = ["fit", place / "data.csv", "--targets", "heat,cold", "--out", tmp_path / "m", "--quiet"]
     assert run(*fit, "--orders", 1).output == ""
-    expected = CoolMTGPRegressor(orders=1).fit(frame[["x", "y"]], frame[TARGETS])
+    expected = CoolMTGPRegressor("se", ard=False, orders=1).fit(frame[["x", "y"]], frame[TARGETS])
     chain, averaged = load(tmp_path / "m"), load(place / "model")
     assert_allclose(chain.noise_covariance_, expected.noise_covariance_, rtol=1e-4)
     assert_allclose(chain.model_.b, expected.model_.b, rtol=1e-4)
