@@ -27,7 +27,8 @@ training/   model  run  relevance  vector  profiled  streamed  em  optimizers  m
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  choice
 table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
-            places  intervals  learned  estimator  evaluation  summary  report
+            draws  places  intervals  learned  estimator  evaluation  summary  report
+trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__

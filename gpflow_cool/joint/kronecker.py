@@ -285,7 +285,21 @@ def rotated_covariance(
     .. math:: q_j = d_j k_{**} - d_j^2 \, k_*^\top U \, \mathrm{diag}(1 / (\lambda d_j + 1)) \,
               U^\top k_*
     """
-    V = tf.einsum("nr,n...m->...rm", solution.U, Kmn)
+    return covariance_in_eigenbasis(solution, into_eigenbasis(solution.U, Kmn), Knn, full_cov)
+
+
+@check_shapes("U: [N, R]", "Kmn: [N, batch..., M]", "return: [batch..., R, M]")
+def into_eigenbasis(U: TensorType, Kmn: TensorType) -> tf.Tensor:
+    r"""A cross-covariance in the eigenbasis, :math:`U^\top k_*`."""
+    if Kmn.shape.rank == 2:
+        return tf.matmul(U, Kmn, transpose_a=True)  # einsum would copy U
+    return tf.einsum("nr,n...m->...rm", U, Kmn)
+
+
+def covariance_in_eigenbasis(
+    solution: JointSolution, V: tf.Tensor, Knn: TensorType, full_cov: bool
+) -> tf.Tensor:
+    """:func:`rotated_covariance` of cross-covariances V [batch..., R, M] in the eigenbasis."""
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]

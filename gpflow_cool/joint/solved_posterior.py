@@ -78,7 +78,7 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
         self.solve: Callable[[], Solution] = solve
         self.cross_covariance = cross_covariance or self._data_covariance
         self._has_features = cross_covariance is not None and inducing_points is None
-        self._points = inducing_points or (lambda: self.X_data)
+        self._points = inducing_points or self._data_points
         self.update_cache(cache_type(precompute_cache))
 
     @abc.abstractmethod
@@ -144,6 +144,9 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
         )
         twin.solve = self.solve
         return twin
+
+    def _data_points(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self.X_data)
 
     def _data_covariance(self, Xnew: TensorType) -> tf.Tensor:
         """[N, batch..., M], k(X, Xnew)."""

@@ -35,6 +35,7 @@ from ..joint.missing import (
 )
 from ..joint.posteriors import MissingDataPosterior
 from ..joint.sampling import draw_completions, impute_by_draws
+from ..joint.updating import new_rows
 from ..lowrank.features import LinearFeatures, linear_features
 from ..lowrank.rows import TensorRows
 from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
@@ -262,6 +263,47 @@ class InMemoryModel(MultitaskModel):
             precompute_cache=precompute_cache,
         )
 
+    def add_rows(self, X: InputData, Y: InputData) -> None:
+        """
+        Take rows into the model for good. Nothing is trained: a :meth:`fit` that follows starts
+        from the present parameters.
+
+        Posteriors and compiled losses made before do not know the rows. C and Sigma of models that
+        recover them, as CoolMTGP does, are recovered from all rows from now on; a posterior with
+        more rows at the same C and Sigma is that of `model.posterior().condition_on(X, Y)`.
+
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import CoolMTGP
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> model = CoolMTGP((X[:15], Y[:15]), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+        >>> model.add_rows(X[15:], Y[15:])
+        >>> model.num_rows
+        20
+
+        :param X: [q, D].
+        :param Y: [q, T], NaN where a target is missing.
+        """
+        X, Y = new_rows(X, Y, self._num_inputs, self.num_tasks, self.dtype)
+        if Y.shape.rank != 2:
+            raise ValueError(f"Ynew has shape {tuple(Y.shape)}: pass [q, {self.num_tasks}].")
+        completed = self._joined_completions(X, Y)
+        joined = [tf.concat([old, new], axis=0) for old, new in zip(self.data, (X, Y), strict=True)]
+        check_targets(joined[1])
+        check_can_grow(self.data, joined[1])
+        self.data = tuple(grown(old, new) for old, new in zip(self.data, joined, strict=True))
+        self.observed = checks.observed_entries(joined[1])
+        self._completed = None if completed is None else Completions(completed)
+
+    def _joined_completions(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor | None:
+        """[S, N + q, T], present completions and predicted new targets; None if none is missing."""
+        if self.completions is None and not np.isnan(Y).any():
+            return None
+        old = self.data[1][None] if self.completions is None else self.completions
+        new, _ = self.predict_y_given(X, Y)
+        new = tf.broadcast_to(new, [tf.shape(old)[0], *new.shape])
+        return tf.concat([old, new], axis=1)
+
     def leave_one_out(self) -> LeaveOneOut:
         if self.observed is not None:
             return leave_one_out_of_observed(self.observed_system(), *self.data, self.mean_function)
@@ -342,6 +384,29 @@ def separate_pairs(observed: AnyNDArray) -> list[tuple[int, int]]:
     """Pairs of tasks that are never observed in the same row, from `observed` [N, T]."""
     together = observed.T.astype(np.float64) @ observed.astype(np.float64)
     return [(int(i), int(j)) for i, j in np.argwhere(np.triu(together == 0.0))]
+
+
+def check_can_grow(data: RegressionData, Y: tf.Tensor) -> None:
+    """Raise if data are variables that cannot hold more rows, or must not hold NaN."""
+    for part, name in zip(data, "XY", strict=True):
+        if isinstance(part, tf.Variable) and part.shape[0] is not None:
+            raise ValueError(
+                f"{name} is a tf.Variable of {part.shape[0]} rows, which cannot take more: create"
+                f" it with shape=[None, {part.shape[1]}]."
+            )
+    if isinstance(data[1], tf.Variable) and np.isnan(Y).any():
+        raise ValueError(
+            "Y is a tf.Variable, which must not have NaN: build the model with an array, or leave"
+            " out rows with missing targets."
+        )
+
+
+def grown(old: tf.Tensor | tf.Variable, joined: tf.Tensor) -> tf.Tensor | tf.Variable:
+    """Data with more rows: a variable is kept, and its value replaced."""
+    if not isinstance(old, tf.Variable):
+        return joined
+    old.assign(joined)
+    return old
 
 
 def check_targets(Y: tf.Tensor | tf.Variable) -> None:

@@ -130,7 +130,7 @@ def is_free(ard: bool | str) -> bool:
 
 def check_ard(kernel: Any, ard: Any) -> None:
     """Raise unless the two settings are known and go together."""
-    if not (isinstance(ard, bool | np.bool_) or isinstance(ard, str) and ard == SHRUNK):
+    if not (isinstance(ard, bool) or (isinstance(ard, str) and ard == SHRUNK)):
         raise ValueError(
             f"ard={ard!r} is not known: pass 'shrunk' for a lengthscale per column that is pulled"
             " towards a common one, True for free ones, or False for a single one."
