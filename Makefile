@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: demo check test fuzz lint types format tutorials benchmark clean help
+.PHONY: demo check test fuzz lint types format tutorials docs release benchmark clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo "make types       mypy"
 	@echo "make format      let ruff sort imports and format the code"
 	@echo "make tutorials   run every tutorial and write its notebook"
+	@echo "make docs        run every tutorial and build the site: build/site/index.html"
+	@echo "make release     build sdist and wheel, and try the wheel in a fresh environment"
 	@echo "make benchmark   run every benchmark, that beside other packages last: hours"
 	@echo "make clean       remove caches and build products"
 
@@ -75,10 +77,30 @@ format: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-tutorials: $(VENV)/.installed-docs
-	@cd tutorials && for script in *.py; do echo "== $$script"; \
-	  $(abspath $(BIN))/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute $$script \
-	  && $(abspath $(BIN))/python ../docs/tidy_notebook.py $${script%.py}.ipynb || exit 1; done
+# Notebooks are executed into docs/tutorials/, by `make tutorials` or `make docs`, whichever comes
+# first, and again when the script or the package has changed.
+EXECUTED := $(patsubst tutorials/%.py,docs/tutorials/%.ipynb,$(wildcard tutorials/*.py))
+PACKAGE := $(shell find gpflow_cool -name '*.py')
+
+docs/tutorials/%.ipynb: tutorials/%.py $(PACKAGE) | $(VENV)/.installed-docs
+	@echo "== $<"
+	@$(BIN)/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute --output $@ $<
+	@$(BIN)/python docs/tidy_notebook.py $@
+
+tutorials: $(EXECUTED)
+	cp $(EXECUTED) tutorials/
+
+# Strict: a warning of Sphinx, a dead link, or anything that is fetched from elsewhere is an error.
+docs: $(EXECUTED)
+	@rm -rf build/site $(filter-out $(EXECUTED),$(wildcard docs/tutorials/*.ipynb))
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -b html docs build/site
+	$(BIN)/python docs/check_site.py build/site
+
+release: $(VENV)/.installed-release
+	@rm -rf build/lib dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	.ci/try-wheel dist/*.whl
 
 benchmark: $(VENV)/.installed-benchmark
 	@for script in $(wildcard benchmarks/*.py); do \
@@ -86,5 +108,5 @@ benchmark: $(VENV)/.installed-benchmark
 	@echo "== benchmarks.peers"; $(BIN)/python -m benchmarks.peers
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist docs/api docs/tutorials/*.ipynb *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find gpflow_cool tests -name __pycache__ -type d -prune -exec rm -rf {} +

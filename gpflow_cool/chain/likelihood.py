@@ -90,7 +90,7 @@ def earlier_tasks(num_tasks: int) -> AnyNDArray:
     return np.tril(np.ones([num_tasks, num_tasks]), -1)
 
 
-def ridge_of_systems(diagonal: Any, count: AnyNDArray) -> Any:
+def ridge_of_systems(diagonal: Any, count: Any) -> Any:
     """
     What is added to the diagonal of I + G, so that it has an inverse.
 
@@ -98,7 +98,7 @@ def ridge_of_systems(diagonal: Any, count: AnyNDArray) -> Any:
     singular. Each task gets its share of rounding, and none where that is far below one.
 
     :param diagonal: [..., T], the diagonal of I + G, in TensorFlow or in NumPy.
-    :param count: [..., 1], the number of tasks that a system has.
+    :param count: [..., 1] or one for all, the number of tasks that a system has.
     """
     rounding = ROUNDING_UNITS * np.finfo(np.float64).eps * count * diagonal
     where = np.where if isinstance(diagonal, np.ndarray) else tf.where
@@ -200,7 +200,10 @@ def solve_one_by_one(
         weights = tf.tile(d[:, t], [spectrum.copies])[:, None]
         G = tf.matmul(weights * Yr, Yr, transpose_a=True) + spectrum.G0 / sigma2[t]
         mask = tf.cast(tf.range(num_tasks) < t, tf.float64)
-        L = tf.linalg.cholesky(np.eye(num_tasks) + mask[:, None] * mask * G)
+        M = np.eye(num_tasks) + mask[:, None] * mask * G
+        diagonal = tf.linalg.diag_part(M)
+        ridge = mask * ridge_of_systems(diagonal, tf.cast(t, tf.float64))
+        L = tf.linalg.cholesky(tf.linalg.set_diag(M, diagonal + ridge))
         w = tf.linalg.cholesky_solve(L, (mask * G[:, t])[:, None])[:, 0]
         return (w, L) if keep else (w,)
 

@@ -21,7 +21,7 @@ from gpflow.base import AnyNDArray, TensorType
 
 from .compression import compressed, dual_vectors
 from .likelihood import Chain, solve_chain
-from .newton import Box, InnerSolution, solve
+from .newton import Box, InnerSolution, solve_orders
 from .spectrum import Spectrum
 from .terms import task_problems
 
@@ -232,10 +232,8 @@ def average_over_orders(
     """
     problems = compressed(task_problems(spectrum.numpy(), learning))
     C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
-    for order in orders:
-        reordered = problems.of_tasks(order)
-        best = solve(reordered, None, box.of_tasks(order))
-        found = recover_at_optimum(reordered.spectrum, best)
+    for order, best in zip(orders, solve_orders(problems, orders, box), strict=True):
+        found = recover_at_optimum(problems.spectrum.of_tasks(order), best)
         C[np.ix_(order, order)] += found.C.numpy() / len(orders)
         Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma

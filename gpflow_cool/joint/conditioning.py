@@ -94,6 +94,20 @@ def row_products(k: TensorType, S: TensorType) -> tf.Tensor:
     return k[:, None, :, None] * S[:, None, :]
 
 
+@check_shapes("Kmn: [N, M]", "return: [M, T, N, T]")
+def point_weights(system: ObservedSystem, Kmn: TensorType) -> tf.Tensor:
+    r"""
+    What takes cross-covariances to the covariance with the functions at M points.
+
+    .. math:: S_{oo}^{-1} \, (k_m \otimes C_u)_o \, C
+    """
+
+    def weigh(k: tf.Tensor) -> tf.Tensor:  # [c, N], some of the points
+        return tf.matmul(solve_blocks(system, row_products(k, system.C)), system.C)
+
+    return in_chunks(system, weigh, tf.transpose(tf.cast(Kmn, tf.float64)))
+
+
 @check_shapes("Kmn: [N, M]", "Knn: [M, M]", "return: [M, T, M, T]")
 def covariance_between_points(
     system: ObservedSystem, Kmn: TensorType, Knn: TensorType, noise: bool

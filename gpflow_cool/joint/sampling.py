@@ -93,6 +93,28 @@ def draw_independent_points(
     return mean[..., None, :, :] + tf.linalg.matvec(L, standard_normal(mean, num_samples, seed))
 
 
+@check_shapes(
+    "mean: [batch..., M, T]",
+    "S: [batch..., M, T, M, T]",
+    "prior: [batch...]",
+    "return: [batch..., S, M, T]",
+)
+def draw_jointly(
+    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType, seed: Seed | None = None
+) -> tf.Tensor:
+    """
+    Draw all points and tasks from their joint covariance.
+
+    :param prior: Mean variance of points and tasks before data were seen.
+    """
+    shape = tf.shape(mean)
+    batch, size = shape[:-2], shape[-2] * shape[-1]
+    flat_mean = tf.reshape(mean, tf.concat([batch, [size]], axis=0))
+    flat_S = tf.reshape(S, tf.concat([batch, [size, size]], axis=0))
+    samples = sample_gaussian(flat_mean, flat_S, num_samples, prior, seed)
+    return tf.reshape(samples, tf.concat([batch, [num_samples], shape[-2:]], axis=0))
+
+
 @check_shapes("K: [rows, rows]", "return: [S, M, T]")
 def draw_functions(
     solution: ObservedSolution,

@@ -116,6 +116,7 @@ class MultitaskModel(Saveable, TrainableModel):
             self.joint_solution,
             precompute_cache=precompute_cache,
             cross_covariance=None if features is None else features.cross,
+            inducing_points=None if features is None else features.points,
         )
 
     # Predictions ---------------------------------------------------------------------------------

@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
-NAMES = [
-    "01_quickstart",
-    "02_coregionalization",
-    "03_predictive_variance",
-    "04_reading_the_matrices",
-    "05_tensorboard",
-    "06_real_data",
-    "07_missing_outputs",
-]
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
-def test_these_are_all_the_tutorials():
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == NAMES
+def test_every_script_has_a_notebook():
+    assert len(NAMES) >= 8
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
 
 

@@ -1,0 +1,72 @@
+"""The site: `make docs` executes the tutorials into docs/tutorials/ and builds everything."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import public  # noqa: E402
+
+import gpflow_cool  # noqa: E402
+
+project = "gpflow_cool"
+author = "The gpflow_cool developers"
+copyright = author
+version = release = gpflow_cool.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+    "sphinx_design",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+root_doc = "index"
+
+# Docstrings: a name in single backticks is looked up, and set as code if there is no such page.
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+
+# The notebooks come executed from `make docs`.
+nb_execution_mode = "off"
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"gpflow_cool {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_sidebars = {"index": [], "install": [], "start": [], "faq": [], "changelog": [], "cite": []}
+html_theme_options = {
+    "logo": {"text": "gpflow_cool"},
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "navigation_with_keys": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+}
+
+
+def in_the_site(app, docname, source):
+    """Pages and tutorials link to each other as their files lie in the repository."""
+    source[0] = source[0].replace("../tutorials/", "tutorials/").replace("../docs/", "../")
+
+
+def setup(app):
+    app.connect("builder-inited", lambda app: public.write_pages(HERE / "api"))
+    app.connect("source-read", in_the_site)

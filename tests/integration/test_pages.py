@@ -1,0 +1,63 @@
+"""The code on pages of the site and in README runs, and files that they link to are there."""
+
+import re
+from pathlib import Path
+
+import gpflow
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "index.md", DOCS / "start.md", *sorted((DOCS / "guide").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
+
+
+def code_of(path):
+    """The Python blocks of a page as one program: later blocks use names of earlier ones."""
+    blocks = [body for language, body in FENCE.findall(path.read_text()) if language == "python"]
+    return "\n".join(blocks)
+
+
+def test_pages_are_found_and_have_code():
+    assert len([page for page in PAGES if code_of(page)]) >= 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_of(page), str(page), "exec"), {})
+
+
+def test_code_of_readme_runs(tmp_path, monkeypatch, rng):
+    """README leaves out where some of its data come from."""
+    monkeypatch.chdir(tmp_path)
+    x = rng.uniform(size=[20, 1])
+    y = np.hstack([np.sin(6 * x), np.cos(6 * x)]) + 0.1 * rng.normal(size=[20, 2])
+    holes = np.where(rng.uniform(size=y.shape) < 0.1, np.nan, y)
+    given = {
+        "base_kernel": gpflow.kernels.SquaredExponential(active_dims=[0]),
+        "X_aug": np.vstack([np.hstack([x, np.full_like(x, t)]) for t in (0.0, 1.0)]),
+        "Y_aug": y.T.reshape(-1, 1),
+        "X_frame": pd.DataFrame(x, columns=["x"]),
+        "Y_frame": pd.DataFrame(holes, columns=["a", "b"]),
+        "X_new": pd.DataFrame(x[:3], columns=["x"]),
+    }
+    code = code_of(ROOT / "README.md")
+    code = code.replace("Coregion(...)", "Coregion(2, 1, active_dims=[1])")
+    code = re.sub(r"steps=\d+", "steps=5", code)
+    exec(compile(code, "README.md", "exec"), given)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("*.md"), *(path for path in DOCS.rglob("*.md") if "api" not in path.parts)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_linked_files_are_there(page):
+    addresses = [link.split("#")[0] for link in LINK.findall(page.read_text())]
+    inside = [address for address in addresses if address and "://" not in address]
+    missing = [address for address in inside if not (page.parent / address).exists()]
+    assert missing == []
