@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .loading import load
     from .lowrank.features import choose_inducing_points
     from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
+    from .selection.choice import choose_kernel
     from .table.estimator import CoolMTGPRegressor
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MultitaskParameters",
     "SparseCoolMTGP",
     "choose_inducing_points",
+    "choose_kernel",
     "half_median_distance",
     "load",
 ]
@@ -37,6 +39,7 @@ _MODULES = {
     "MultitaskParameters": "chain.recovery",
     "SparseCoolMTGP": "models",
     "choose_inducing_points": "lowrank.features",
+    "choose_kernel": "selection.choice",
     "half_median_distance": "chain.starting",
     "load": "loading",
 }

@@ -197,6 +197,14 @@ def normal(shape: TensorType, dtype: tf.DType, seed: Seed | None = None) -> tf.T
     return tf.random.stateless_normal(shape, seed, dtype=dtype)
 
 
+def drawn_seed(seed: int | None) -> int:
+    """A seed as it is; without one, a number that `tf.random.set_seed` decides."""
+    if seed is not None:
+        return seed
+    with tf.init_scope():  # also where a graph is being traced
+        return int(tf.random.uniform([], maxval=2**31 - 1, dtype=tf.int32))
+
+
 @check_shapes(
     "mean: [batch..., M]", "S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., S, M]"
 )

@@ -31,10 +31,11 @@ from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
-from .joint.base_posterior import JointPosterior, task_matrices
+from .joint.base_posterior import JointPosterior
 from .joint.kronecker import JointSolution
 from .joint.missing import ObservedSolution
 from .joint.model import JointModel
+from .joint.solved_posterior import task_matrices
 from .linalg import correlation_from_covariance
 from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
 from .saving.files import writable_folder

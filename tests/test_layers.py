@@ -12,20 +12,26 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  graphs  linalg  metrics  plotting
-chain/      kernels  variation  spectrum  likelihood  objective  terms  newton  starting  recovery
-joint/      kronecker  covariances  likelihood
-            missing  conditioning  sampling  leave_one_out  base_posterior  posteriors  model
+checks  graphs  linalg  metrics
+chain/      kernels  variation  products  spectrum  likelihood  objective  terms  compression
+            newton  starting  recovery
+joint/      kronecker  covariances  likelihood  exceedance
+            missing  conditioning  sampling  fourier  functions  updating  leave_one_out
+            solved_posterior  base_posterior  partly_given  posteriors  model  simulation
 lowrank/    __init__  features  statistics  rows  streaming
+grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
+plotting/   axes  matrices  predictions  cells  maps  __init__
 callbacks  monitoring  coregion
-training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
+training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  choices  estimator  evaluation  summary  report
+selection/  candidates  relevance  choice
+table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
+            places  learned  estimator  evaluation  summary  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  demo  commands
+cli/        console  tables  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

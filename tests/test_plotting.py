@@ -11,6 +11,7 @@ from gpflow_cool.plotting import (
     CALIBRATION_LEVELS,
     calibration_curves,
     cell_text,
+    cluster_order,
     level_curve,
     plot_bands,
     plot_calibration,
@@ -101,6 +102,57 @@ def test_heat_map_of_zeros_has_a_scale():
 def test_heat_map_refuses_wrong_names():
     with pytest.raises(ValueError, match="names has 1 entries, but the matrix has 2 tasks"):
         plot_task_matrix(np.eye(2), ["only"])
+
+
+def blocks_of_tasks(rng, T):
+    """Correlation of T tasks in three groups, and the group of each, shuffled."""
+    group = rng.permutation(np.arange(T) % 3)
+    return 0.8 * (group[:, None] == group) + 0.2 * np.eye(T), group
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 30, 300])
+def test_clusters_stand_together(rng, T):
+    R, group = blocks_of_tasks(rng, T)
+    order = cluster_order(R)
+    assert_array_equal(np.sort(order), np.arange(T))
+    assert np.count_nonzero(np.diff(group[order])) == min(T, 3) - 1
+
+
+def test_clusters_are_turned_towards_each_other():
+    x = np.random.default_rng(0).permutation(40) / 40  # correlation falls with the distance
+    order = cluster_order(np.exp(-3 * np.abs(x[:, None] - x)))
+    steps = np.diff(x[order])
+    assert np.mean(np.abs(steps)) < 1.6 / 40  # 1 / 40 at best, a third by chance
+
+
+def test_unknown_correlations_count_as_none(rng):
+    R, group = blocks_of_tasks(rng, 12)
+    R[R == 0] = np.nan
+    assert np.count_nonzero(np.diff(group[cluster_order(R)])) == 2
+
+
+def test_heat_map_in_another_order(rng):
+    A = rng.standard_normal([3, 3])
+    ax = plot_task_matrix(A, ["a", "b", "c"], order=[2, 0, 1])
+    assert_array_equal(ax.images[0].get_array(), A[[2, 0, 1]][:, [2, 0, 1]])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["c", "a", "b"]
+    with pytest.raises(ValueError, match="must have each of the tasks 0 to 2 once"):
+        plot_task_matrix(A, order=[0, 0, 1])
+    with pytest.raises(ValueError, match="order has 2 entries, but the matrix has 3 tasks"):
+        plot_task_matrix(A, order=[0, 1])
+
+
+def test_labels_of_many_tasks_are_thinned(tmp_path):
+    T, names = 400, [f"task {t}" for t in range(400)]
+    ax = plot_task_matrix(np.eye(T), names)
+    pixels = saved(ax, tmp_path / "many.png")
+    labels = ax.get_yticklabels()
+    step = int(ax.get_yticks()[1])
+    assert [label.get_text() for label in labels] == names[::step]
+    assert ax.get_xlabel() == f"400 tasks, one in {step} is named"
+    tops = np.array([label.get_window_extent().bounds for label in labels])  # x, y, width, height
+    assert (np.abs(np.diff(tops[:, 1])) >= tops[1:, 3]).all()  # none on top of another
+    assert pixels.std() > 0.02
 
 
 @pytest.mark.parametrize("task, t", [(0, 0), (1, 1), ("b", 1)])

@@ -29,6 +29,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..linalg import LOG_2PI
+from .products import Eigenvectors, KroneckerVectors, from_eigenbasis, outer_product
 from .spectrum import Spectrum
 
 LEARNING = ("hierarchical", "approximate")
@@ -89,7 +90,7 @@ def earlier_tasks(num_tasks: int) -> AnyNDArray:
     return np.tril(np.ones([num_tasks, num_tasks]), -1)
 
 
-def ridge_of_systems(diagonal: Any, count: AnyNDArray) -> Any:
+def ridge_of_systems(diagonal: Any, count: Any) -> Any:
     """
     What is added to the diagonal of I + G, so that it has an inverse.
 
@@ -97,7 +98,7 @@ def ridge_of_systems(diagonal: Any, count: AnyNDArray) -> Any:
     singular. Each task gets its share of rounding, and none where that is far below one.
 
     :param diagonal: [..., T], the diagonal of I + G, in TensorFlow or in NumPy.
-    :param count: [..., 1], the number of tasks that a system has.
+    :param count: [..., 1] or one for all, the number of tasks that a system has.
     """
     rounding = ROUNDING_UNITS * np.finfo(np.float64).eps * count * diagonal
     where = np.where if isinstance(diagonal, np.ndarray) else tf.where
@@ -199,7 +200,10 @@ def solve_one_by_one(
         weights = tf.tile(d[:, t], [spectrum.copies])[:, None]
         G = tf.matmul(weights * Yr, Yr, transpose_a=True) + spectrum.G0 / sigma2[t]
         mask = tf.cast(tf.range(num_tasks) < t, tf.float64)
-        L = tf.linalg.cholesky(np.eye(num_tasks) + mask[:, None] * mask * G)
+        M = np.eye(num_tasks) + mask[:, None] * mask * G
+        diagonal = tf.linalg.diag_part(M)
+        ridge = mask * ridge_of_systems(diagonal, tf.cast(t, tf.float64))
+        L = tf.linalg.cholesky(tf.linalg.set_diag(M, diagonal + ridge))
         w = tf.linalg.cholesky_solve(L, (mask * G[:, t])[:, None])[:, 0]
         return (w, L) if keep else (w,)
 
@@ -306,21 +310,57 @@ def chain_gradient(
     return ChainGradient(kernel, b=0.5 * weights * by_b, sigma2=0.5 * weights * by_sigma2)
 
 
-@check_shapes("U: [N, N]", "Y: [copies..., N, T]")
+@check_shapes("Y: [copies..., N, T]")
 def leave_eigenbasis(
-    gradient: KernelGradient, U: TensorType, Y: TensorType
-) -> tuple[tf.Tensor, tf.Tensor]:
+    gradient: KernelGradient, U: Eigenvectors, Y: TensorType
+) -> tuple[tf.Tensor, ...]:
     """
     Gradients with respect to K and Y: one product of N x N matrices, and thin ones.
 
-    :param U: Eigenvectors of K.
+    :param U: Eigenvectors of K. Those of a Kronecker product give gradients by its matrices.
     :param Y: The targets, or completions of them; the results have its dtype.
     """
     g = KernelGradient(*(tf.cast(part, Y.dtype) for part in gradient))
+    if isinstance(U, KroneckerVectors):
+        return *leave_kronecker_basis(g, U), targets_gradient(g, U, Y)
     F = tf.matmul(U, g.factors, transpose_b=True)  # [N, F]
     low_rank = tf.matmul(F * g.weights, F, transpose_b=True)
     gK = tf.matmul(U * g.diagonal, U, transpose_b=True) + low_rank
+    return gK, targets_gradient(g, U, Y)
+
+
+def targets_gradient(gradient: KernelGradient, U: Eigenvectors, Y: TensorType) -> tf.Tensor:
+    """The gradient with respect to Y, in its shape."""
     if Y.shape.rank == 2:
-        return gK, tf.matmul(U, g.Yr)
+        return from_eigenbasis(U, gradient.Yr)
     weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
-    return gK, tf.matmul(U, tf.reshape(g.Yr, tf.shape(Y))) / weight
+    copies = tf.reshape(gradient.Yr, tf.shape(Y))
+    if not isinstance(U, KroneckerVectors):
+        return tf.matmul(U, copies) / weight
+    return tf.map_fn(lambda copy: from_eigenbasis(U, copy), copies) / weight
+
+
+def leave_kronecker_basis(gradient: KernelGradient, U: KroneckerVectors) -> list[tf.Tensor]:
+    r"""
+    Gradients with respect to the matrices of a Kronecker product.
+
+    .. math:: \partial_{K_1} = U_1 \Big[ \mathrm{diag}(a \lambda_2)
+              + \sum_f w_f F_f \, \mathrm{diag}(\lambda_2) F_f^\top \Big] U_1^\top
+
+    for two axes, with a and :math:`F_f` as matrices [n_1, n_2]; likewise for the others, where
+    :math:`\lambda_2` is the product of the eigenvalues of all other axes.
+    """
+    found = []
+    diagonal = tf.reshape(gradient.diagonal, U.shape)
+    factors = tf.reshape(gradient.factors, [-1, *U.shape])
+    for axis, vectors in enumerate(U.vectors):
+        others = outer_product(U.values[:axis] + U.values[axis + 1 :])
+        size, rest = U.shape[axis], [a for a in range(len(U.shape)) if a != axis]
+        a = tf.reshape(tf.transpose(diagonal, [axis, *rest]), [size, -1])
+        F = tf.transpose(factors, [axis + 1, 0, *(other + 1 for other in rest)])
+        F = tf.reshape(F, [size, -1])
+        weights = tf.reshape(gradient.weights[:, None] * others, [-1])
+        inside = tf.matmul(F * weights, F, transpose_b=True)
+        inside += tf.linalg.diag(tf.linalg.matvec(a, others))
+        found.append(tf.matmul(tf.matmul(vectors, inside), vectors, transpose_b=True))
+    return found

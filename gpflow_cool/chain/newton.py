@@ -9,13 +9,13 @@ Letters: T tasks, n rows of a task's problem, P points of the grid.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 
-from .terms import Task, TaskProblems, Terms, shared_terms, task_terms
+from .terms import SharedTerms, Task, TaskProblems, Terms, shared_terms, task_terms
 
 FINE, COARSE = np.log([10.0**0.5, 10.0**0.75]), np.log([10.0, 10.0**1.5])
 """Distances between points of the grid in log b and log sigma2, for the first search and for those
@@ -36,6 +36,9 @@ hardly tell b from sigma2, many steps would gain next to nothing."""
 MAX_GAIN_RATIO = 10.0
 """A start is given up if this many times the expected gain of its next step would not lift it to
 the best start of its task. Near an optimum a step expects twice the gain that is left."""
+
+LINEAR = 0.1
+"""A term is as good as linear in b where its slope changes by this fraction towards zero."""
 
 NUM_STARTS = 3
 """Of so many maxima on the grid Newton's method may start."""
@@ -72,21 +75,59 @@ class Optimum(NamedTuple):
     terms: Terms
 
 
-@check_shapes("present: [T, 2]")
-def solve(problems: TaskProblems, present: AnyNDArray | None, box: Box) -> InnerSolution:
+class Starts(NamedTuple):
+    """Maxima of each task on a grid, the best first."""
+
+    points: AnyNDArray  # [T, starts, 2], (log b, log sigma2)
+    estimates: AnyNDArray  # [T, starts], of the terms; minus infinity if a task has fewer maxima
+
+    def split(self, parts: int) -> "list[Starts]":
+        """The starts of so many groups of tasks, which stand one after the other."""
+        both = np.split(self.points, parts), np.split(self.estimates, parts)
+        return [Starts(*pair) for pair in zip(*both, strict=True)]
+
+
+def solve(
+    problems: TaskProblems, present: AnyNDArray | None, box: Box, *, looks_elsewhere: bool = True
+) -> InnerSolution:
     """
     Maximise the term of every task.
 
-    :param present: (b, sigma2) near the optimum, if they are known. The search then is coarse:
-        another maximum is tried where the grid shows one that is higher.
+    :param present: [T, 2], (b, sigma2) near the optimum, if they are known. The search then is
+        coarse: another maximum is tried where the grid shows one that is higher.
+    :param looks_elsewhere: False leaves that search out.
     """
-    starts, estimates = search(problems, box, FINE if present is None else COARSE)
-    W, A = np.zeros([len(starts)] * 2), np.empty_like(problems.Y)
+    if present is not None and not looks_elsewhere:
+        starts = Starts(np.empty([len(present), 0, 2]), np.empty([len(present), 0]))
+    else:
+        starts = search(problems, box, FINE if present is None else COARSE)
+    return solve_from(problems, present, box, starts)
+
+
+def solve_orders(
+    problems: TaskProblems, orders: list[AnyNDArray], box: Box
+) -> Iterator[InnerSolution]:
+    """
+    Maximise the terms of all tasks in each of some orders, which share the search.
+
+    :param box: In the tasks' own order.
+    """
+    starts = search_orders(problems, orders, box)
+    for order, own in zip(orders, starts, strict=True):
+        yield solve_from(problems.of_tasks(order), None, box.of_tasks(order), own)
+
+
+def solve_from(
+    problems: TaskProblems, present: AnyNDArray | None, box: Box, starts: Starts
+) -> InnerSolution:
+    """Maximise the term of every task from the starts of a search."""
+    num_tasks = len(box.lower)
+    W, A = np.zeros([num_tasks, num_tasks]), np.empty_like(problems.Y)
     optima = []
     for t, task in enumerate(problems.tasks()):
         bounds = Box(box.lower[t], box.upper[t])
         known = None if present is None else np.log(present[t])
-        optima.append(best_of_starts(task, bounds, known, starts[t], estimates[t]))
+        optima.append(best_of_starts(task, bounds, known, *(part[t] for part in starts)))
         W[t, :t], A[:, t] = optima[-1].terms.w, optima[-1].terms.a
     return InnerSolution(
         np.exp([optimum.x for optimum in optima]),
@@ -115,7 +156,7 @@ def best_of_starts(
         best, threshold = maximise(task, starts[0], bounds), -np.inf
         starts, estimates = starts[1:], estimates[1:]
     else:
-        best = maximise(task, known, bounds)
+        best = maximise(task, with_some_signal(task, known), bounds)
         threshold = best.terms.value
     for start in starts[estimates > threshold]:
         other = maximise(task, start, bounds, at_least=best.terms.value)
@@ -126,33 +167,105 @@ def best_of_starts(
 # The grid -----------------------------------------------------------------------------------------
 
 
-def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+def with_some_signal(task: Task, x: AnyNDArray) -> AnyNDArray:
     """
-    The highest maxima of each task on a grid that all tasks share.
+    The point (log b, log sigma2), b raised to where the signal is a thousandth of the noise.
 
-    Each point of the grid stands for the best size of b and sigma2 within half a cell, see
+    Where b has vanished its slope has too, although there may be a signal by now.
+    """
+    largest = float(np.max(task.problems.lam, initial=np.finfo(float).tiny))
+    return np.array([max(x[0], x[1] - np.log(1e3 * largest)), x[1]])
+
+
+def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> Starts:
+    """The highest maxima of each task on a grid that all tasks share."""
+    grid = Grid(grid_axes(problems, box, spacing), spacing)
+    terms = shared_terms(problems, np.exp(grid.points()))
+    estimates, x = estimate_terms(grid.points(), terms, box, spacing)
+    return highest(grid.maxima(estimates), x)
+
+
+def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) -> list[Starts]:
+    """
+    The highest maxima of each task in each order.
+
+    The first order is searched on the whole grid, the others where its tasks have their maxima.
+    """
+    first, others = orders[0], orders[1:]
+    grid = Grid(grid_axes(problems, box, FINE), FINE)
+    points = grid.points()
+    terms = shared_terms(problems.of_tasks(first), np.exp(points))
+    estimates, x = estimate_terms(points, terms, box.of_tasks(first), FINE)
+    maxima = grid.maxima(estimates)
+    starts = [highest(maxima, x)]
+    if others:
+        near = grid.neighbours(np.isfinite(maxima).any(axis=1))
+        terms = shared_terms(problems, np.exp(points[near]), others)
+        tasks = np.concatenate(others)
+        found, x = estimate_terms(points[near], terms, box.of_tasks(tasks), FINE)
+        estimates = np.full([len(points), len(tasks)], np.inf)  # unknown: no maximum beside it
+        estimates[near] = found
+        maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[near])
+        starts += highest(maxima, x).split(len(others))
+    return starts
+
+
+class Grid(NamedTuple):
+    """Points (log b, log sigma2) that all tasks share."""
+
+    axes: list[AnyNDArray]  # values of log b and of log sigma2
+    spacing: AnyNDArray  # [2], at least their distances
+
+    def points(self) -> AnyNDArray:
+        """[P, 2]."""
+        return np.stack(np.meshgrid(*self.axes, indexing="ij"), axis=-1).reshape(-1, 2)
+
+    def around(self, values: AnyNDArray, outside: Any) -> list[AnyNDArray]:
+        """The values, [P, T], at each point and at its eight neighbours."""
+        rows, columns = map(len, self.axes)
+        shaped = values.reshape(rows, columns, -1)
+        padded = np.pad(shaped, [(1, 1), (1, 1), (0, 0)], constant_values=outside)
+        blocks = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
+        return [block.reshape(values.shape) for block in blocks]
+
+    def maxima(self, values: AnyNDArray) -> AnyNDArray:
+        """The values where none of the neighbours is higher, minus infinity elsewhere."""
+        highest = np.maximum.reduce(self.around(values, -np.inf))
+        return np.where(values >= highest, values, -np.inf)
+
+    def neighbours(self, chosen: AnyNDArray) -> AnyNDArray:
+        """[P], which points are chosen or next to one that is."""
+        return np.any(self.around(chosen[:, None], False), axis=0)[:, 0]
+
+
+def estimate_terms(
+    points: AnyNDArray, terms: SharedTerms, box: Box, spacing: AnyNDArray
+) -> tuple[AnyNDArray, AnyNDArray]:
+    """
+    Estimates of the terms near points of a grid.
+
+    Each point stands for the best size of b and sigma2 within half a cell, see
     :class:`.SharedTerms`: where rows are many, terms are steep in this direction.
 
-    :return: Points (log b, log sigma2), [T, starts, 2], the best first, and estimates of the terms
-        there, [T, starts], minus infinity where a task has fewer maxima.
+    :param points: [P, 2].
+    :return: The estimates [P, T], and where they hold, [P, T, 2].
     """
-    axes = grid_axes(problems, box, spacing)
-    x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 1, 2)  # [P, 1, 2]
-    shared = shared_terms(problems, np.exp(x[:, 0]))  # [P, T]
-    reach = 0.5 * spacing[1]
+    x, reach = points[:, None], 0.5 * spacing[1]
     low = np.clip(np.max(box.lower - x, axis=2), -reach, 0.0)  # [P, T]
     high = np.clip(np.min(box.upper - x, axis=2), 0.0, reach)
     tiny = np.finfo(float).tiny
-    residuals, counts = (np.log(np.maximum(part, tiny)) for part in shared[1:])
+    residuals, counts = (np.log(np.maximum(part, tiny)) for part in terms[1:])
     shift = np.clip(residuals - counts, low, high)
-    change = shared.residuals * np.expm1(-shift) + shared.counts * shift
+    change = terms.residuals * np.expm1(-shift) + terms.counts * shift
     near = np.all((x >= box.lower - spacing) & (x <= box.upper + spacing), axis=2)
-    estimates = np.where(near, shared.values - 0.5 * change, -np.inf)
-    grid = estimates.reshape([*map(len, axes), -1])
-    estimates = np.where(local_maxima(grid), grid, -np.inf).reshape(estimates.shape)
-    ranked = np.argsort(-estimates, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
-    points = x[ranked, 0] + np.take_along_axis(shift, ranked, axis=0)[..., None]
-    return np.swapaxes(points, 0, 1), np.take_along_axis(estimates, ranked, axis=0).T
+    return np.where(near, terms.values - 0.5 * change, -np.inf), x + shift[..., None]
+
+
+def highest(maxima: AnyNDArray, x: AnyNDArray) -> Starts:
+    """The highest maxima, [P, T], and where they are, of x [P, T, 2]."""
+    ranked = np.argsort(-maxima, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
+    points = np.take_along_axis(x, ranked[..., None], axis=0)
+    return Starts(np.swapaxes(points, 0, 1), np.take_along_axis(maxima, ranked, axis=0).T)
 
 
 def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[AnyNDArray]:
@@ -172,14 +285,6 @@ def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[Any
     high = np.clip([size + np.log(10.0 / smallest), size], low, upper)
     numbers = 1 + np.ceil((high - low) / spacing).astype(int)
     return [np.linspace(*ends) for ends in zip(low, high, numbers, strict=True)]
-
-
-def local_maxima(values: AnyNDArray) -> AnyNDArray:
-    """Where none of the eight neighbours in a grid is higher; both [values of b, of sigma2, T]."""
-    rows, columns, _ = values.shape
-    padded = np.pad(values, [(1, 1), (1, 1), (0, 0)], constant_values=-np.inf)
-    around = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
-    return np.all([values >= other for other in around], axis=0)
 
 
 # Newton's method ----------------------------------------------------------------------------------
@@ -213,7 +318,8 @@ def newton_step(x: AnyNDArray, terms: Terms, bounds: Box) -> tuple[AnyNDArray, f
     """
     Ascent step: Newton with the absolute value of the curvature.
 
-    A number at its bound whose gradient points outside stays where it is. In Python's own floats,
+    A number at its bound whose gradient points outside stays where it is, and b goes straight to
+    its lower bound where the task wants no signal. In Python's own floats,
     which are faster than arrays of two numbers.
 
     :return: The step in (log b, log sigma2), and what it would gain if the problem were linear.
@@ -221,6 +327,10 @@ def newton_step(x: AnyNDArray, terms: Terms, bounds: Box) -> tuple[AnyNDArray, f
     scale = np.exp(x)
     gradient = scale * terms.gradient
     held = ((x <= bounds.lower) & (gradient <= 0)) | ((x >= bounds.upper) & (gradient >= 0))
+    if not held[0] and wants_no_signal(gradient[0], scale[0] ** 2 * terms.hessian[0, 0]):
+        held[0], jump, jump_gain = True, bounds.lower[0] - x[0], -float(gradient[0])
+    else:
+        jump, jump_gain = 0.0, 0.0
     free = scale * ~held
     g, h = (free * terms.gradient).tolist()
     (bb, bs), (_, ss) = (free[:, None] * terms.hessian * free).tolist()
@@ -233,7 +343,8 @@ def newton_step(x: AnyNDArray, terms: Terms, bounds: Box) -> tuple[AnyNDArray, f
     across = (cos * h - sin * g) / max(abs(middle - radius), smallest)
     step = cos * along - sin * across, sin * along + cos * across
     shorter = MAX_STEP / max(abs(step[0]), abs(step[1]), MAX_STEP)
-    return shorter * np.array(step) * ~held, shorter * (step[0] * g + step[1] * h)
+    move = shorter * np.array(step) * ~held + [jump, 0.0]
+    return move, shorter * (step[0] * g + step[1] * h) + jump_gain
 
 
 def climb(task: Task, present: Optimum, step: AnyNDArray, bounds: Box) -> Optimum | None:
@@ -245,3 +356,15 @@ def climb(task: Task, present: Optimum, step: AnyNDArray, bounds: Box) -> Optimu
             return Optimum(x, terms)
         step = SHORTENING * step
     return None
+
+
+def wants_no_signal(slope: float, curvature: float) -> bool:
+    """
+    Whether a term falls with b, and is as good as linear in b from here to zero.
+
+    Newton's method in log b would lower b by a factor of e per step.
+
+    :param slope: b times the derivative by b.
+    :param curvature: b^2 times the second derivative.
+    """
+    return slope < 0.0 and abs(curvature) < LINEAR * -slope

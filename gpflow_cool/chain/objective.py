@@ -10,7 +10,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 
-from ..linalg import eigh, has_gpu
+from ..linalg import has_gpu
 from .likelihood import (
     chain_gradient,
     contrasts,
@@ -19,15 +19,16 @@ from .likelihood import (
     solve_chain,
     solve_task_systems,
 )
+from .products import Eigenvectors, KernelMatrix, decompose, kernel_tensors, with_tensors
 from .spectrum import Spectrum, exact_spectrum
 
-ENGINES = ("auto", "spectral", "cholesky")
+ENGINES = ("auto", "spectral", "cholesky", "grid")
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
+@check_shapes("Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
 def conditional_log_likelihoods(
-    K: TensorType,
+    K: KernelMatrix,
     Y: TensorType,
     b: TensorType,
     sigma2: TensorType,
@@ -38,6 +39,7 @@ def conditional_log_likelihoods(
     """
     The T terms of the objective for a kernel matrix, with a gradient written by hand.
 
+    :param K: [N, N], or a Kronecker product for the spectral engine.
     :param Y: The targets; or S completions of them, for the mean of the hierarchical terms over
         completions with the weights between tasks as parameters, by the spectral engine.
     :param learning: "hierarchical" or "approximate".
@@ -45,18 +47,19 @@ def conditional_log_likelihoods(
     """
 
     @tf.custom_gradient
-    def terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor):  # type: ignore[no-untyped-def]
+    def terms(Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, *tensors: tf.Tensor):  # type: ignore[no-untyped-def]
         if engine == "cholesky":
-            return cholesky_terms(K, Y, b, sigma2, learning)
-        lam, U = eigh(K, python_callback=True)
+            return cholesky_terms(tensors[0], Y, b, sigma2, learning)
+        lam, U = decompose(with_tensors(K, tensors), python_callback=True)
         return spectral_terms(exact_spectrum(lam, U, Y), U, Y, b, sigma2, learning)
 
-    return terms(*(tf.convert_to_tensor(value) for value in (K, Y, b, sigma2)))
+    arguments = (tf.convert_to_tensor(value) for value in (Y, b, sigma2))
+    return terms(*arguments, *kernel_tensors(K))
 
 
 def spectral_terms(  # type: ignore[no-untyped-def]
     spectrum: Spectrum,
-    U: tf.Tensor,
+    U: Eigenvectors,
     Y: tf.Tensor,
     b: tf.Tensor,
     sigma2: tf.Tensor,
@@ -71,7 +74,8 @@ def spectral_terms(  # type: ignore[no-untyped-def]
         weights = tf.cast(weights, tf.float64)
         g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
         by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
-        return *leave_eigenbasis(g.kernel, U, Y), *by_tasks
+        *by_kernel, by_Y = leave_eigenbasis(g.kernel, U, Y)
+        return by_Y, *by_tasks, *by_kernel
 
     return tf.cast(chain.terms, dtype), gradient
 
@@ -110,7 +114,7 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
             gK += (0.5 * weights[t] * b[t]) * S
             gb.append(0.5 * weights[t] * tf.reduce_sum(S * K))
             gs.append(0.5 * weights[t] * tf.linalg.trace(S))
-        return gK, gY, tf.stack(gb), tf.stack(gs)
+        return gY, tf.stack(gb), tf.stack(gs), gK
 
     return tf.cast(terms, dtype), gradient
 

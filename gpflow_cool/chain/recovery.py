@@ -19,8 +19,9 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from .compression import compressed, dual_vectors
 from .likelihood import Chain, solve_chain
-from .newton import Box, InnerSolution, solve
+from .newton import Box, InnerSolution, solve_orders
 from .spectrum import Spectrum
 from .terms import task_problems
 
@@ -229,12 +230,12 @@ def average_over_orders(
 
     :param box: Bounds of b and sigma2, in the tasks' own order.
     """
-    problems = task_problems(spectrum.numpy(), learning)
+    full = task_problems(spectrum.numpy(), learning)
+    problems = compressed(full)
     C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
-    for order in orders:
-        reordered = problems.of_tasks(order)
-        best = solve(reordered, None, box.of_tasks(order))
-        found = recover_at_optimum(reordered.spectrum, best)
+    for order, best in zip(orders, solve_orders(problems, orders, box), strict=True):
+        A = dual_vectors(full.of_tasks(order), best.parameters, best.W)
+        found = recover_at_optimum(full.spectrum.of_tasks(order), best._replace(A=A))
         C[np.ix_(order, order)] += found.C.numpy() / len(orders)
         Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma

@@ -15,6 +15,8 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from .products import Eigenvectors, KroneckerVectors, to_eigenbasis
+
 
 class Spectrum(NamedTuple):
     """
@@ -75,14 +77,15 @@ class Spectrum(NamedTuple):
         return tf.reshape(A, [-1, tf.shape(self.lam)[0], A.shape[1]])
 
 
-@check_shapes("lam: [N]", "U: [N, N]", "Y: [copies..., N, T]")
-def exact_spectrum(lam: TensorType, U: TensorType, Y: TensorType) -> Spectrum:
+@check_shapes("lam: [N]", "Y: [copies..., N, T]")
+def exact_spectrum(lam: TensorType, U: Eigenvectors, Y: TensorType) -> Spectrum:
     """
     Spectrum of a kernel matrix with N eigenvectors: nothing lies outside their span.
 
+    :param U: The eigenvectors, [N, N] or those of a Kronecker product.
     :param Y: The targets, or S completions of them.
     """
-    Yr = tf.cast(tf.matmul(U, Y, transpose_a=True), tf.float64)
+    Yr = tf.cast(rotated_targets(U, Y), tf.float64)
     if Yr.shape.rank == 3:
         weight = tf.sqrt(tf.cast(tf.shape(Yr)[0], tf.float64))
         Yr = tf.reshape(Yr / weight, [-1, Yr.shape[2]])
@@ -91,16 +94,25 @@ def exact_spectrum(lam: TensorType, U: TensorType, Y: TensorType) -> Spectrum:
         lam=tf.cast(lam, tf.float64),
         Yr=Yr,
         G0=tf.zeros([num_tasks, num_tasks], tf.float64),
-        num_rows=tf.cast(tf.shape(U)[0], tf.float64),
+        num_rows=tf.cast(tf.shape(lam)[0], tf.float64),
         precision=float(np.finfo(lam.dtype.as_numpy_dtype).eps),
     )
 
 
-@check_shapes("lam: [N]", "U: [N, N]", "Y: [copies..., N, T]")
-def exact_spectrum_of_arrays(lam: AnyNDArray, U: AnyNDArray, Y: AnyNDArray) -> Spectrum:
+@check_shapes("Y: [copies..., N, T]", "return: [copies..., N, T]")
+def rotated_targets(U: Eigenvectors, Y: TensorType) -> tf.Tensor:
+    """U^T Y, for each completion if there are several."""
+    if not isinstance(U, KroneckerVectors):
+        return tf.matmul(U, Y, transpose_a=True)
+    return tf.map_fn(lambda y: to_eigenbasis(U, y), Y) if Y.shape.rank == 3 else to_eigenbasis(U, Y)
+
+
+@check_shapes("lam: [N]", "Y: [copies..., N, T]")
+def exact_spectrum_of_arrays(lam: AnyNDArray, U: Eigenvectors, Y: AnyNDArray) -> Spectrum:
     """As :func:`exact_spectrum`, from NumPy arrays to NumPy arrays."""
     num_tasks = Y.shape[-1]
-    Yr = (U.T @ Y).astype(np.float64).reshape(-1, num_tasks)
+    copies = Y.reshape(-1, len(lam), num_tasks)
+    Yr = np.concatenate([to_eigenbasis(U, copy) for copy in copies]).astype(np.float64)
     Yr /= np.sqrt(len(Yr) / len(lam))
     return Spectrum(
         lam=lam.astype(np.float64),

@@ -27,6 +27,8 @@ from .spectrum import Spectrum
 MAX_RIDGES = 8
 """How often the diagonal may grow, tenfold each time, until there is a Cholesky factor."""
 
+EPS = float(np.finfo(float).eps)
+
 MAX_FACTORS = 4
 """More factors of the gradient than this times R become R, so that memory does not grow as T^2."""
 
@@ -116,7 +118,9 @@ class SharedTerms(NamedTuple):
 
 
 @check_shapes("points: [P, 2]")
-def shared_terms(problems: TaskProblems, points: AnyNDArray) -> SharedTerms:
+def shared_terms(
+    problems: TaskProblems, points: AnyNDArray, orders: list[AnyNDArray] | None = None
+) -> SharedTerms:
     r"""
     Terms of all tasks at the same b and sigma2, for each point.
 
@@ -130,27 +134,38 @@ def shared_terms(problems: TaskProblems, points: AnyNDArray) -> SharedTerms:
     are large: this is precise enough to find a start.
 
     :param points: (b, sigma2) of each point.
+    :param orders: Orders of the tasks, if there are several: another order permutes the same
+        matrix. The result then holds the tasks of one order after the other, [P, orders T].
     """
     spectrum, (b, s) = problems.spectrum, points.T
-    pairs = [shared_factor(problems, *point) for point in points]
-    diagonal, squares = np.swapaxes(pairs, 0, 1)  # [P, T]
+    pairs = np.array([shared_factors(problems, b, s, orders) for b, s in points.tolist()])
+    diagonal, squares = np.moveaxis(pairs, 2, 0)  # [P, orders, T]
     log_det = np.log(np.outer(b, problems.lam) + s[:, None]) @ problems.counts
     rest = log_det + spectrum.num_rows * LOG_2PI + spectrum.slack * b / s
     quadratic = np.square(diagonal) - 1.0
-    values = -0.5 * (quadratic + rest[:, None])
+    values = -0.5 * (quadratic + rest[:, None, None])
     residuals = np.square(diagonal) * (1.0 - squares)
     counts = np.full_like(values, float(spectrum.num_rows))
     if problems.learning == "approximate":
-        values[:, 1:] -= np.cumsum(np.log(diagonal), axis=1)[:, :-1]
-        counts[:, 1:] -= np.cumsum(1.0 - squares, axis=1)[:, :-1]
-    return SharedTerms(values, residuals, counts)
+        values[..., 1:] -= np.cumsum(np.log(diagonal), axis=2)[..., :-1]
+        counts[..., 1:] -= np.cumsum(1.0 - squares, axis=2)[..., :-1]
+    return SharedTerms(*(part.reshape(len(points), -1) for part in (values, residuals, counts)))
 
 
-def shared_factor(problems: TaskProblems, b: float, s: float) -> tuple[AnyNDArray, AnyNDArray]:
-    """Diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and |row|^2 of L^-1."""
-    L = cholesky(one_plus_gram(problems.Y, 1.0 / (b * problems.lam + s)))
-    inverse = dtrtri(np.tril(L), lower=1)[0]
-    return L.diagonal(), np.einsum("tu,tu->t", inverse, inverse)
+def shared_factors(
+    problems: TaskProblems, b: float, s: float, orders: list[AnyNDArray] | None
+) -> list[tuple[AnyNDArray, AnyNDArray]]:
+    """
+    For each order: the diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and
+    |row|^2 of L^-1.
+    """
+    M = one_plus_gram(problems.Y, 1.0 / (b * problems.lam + s))
+    ordered = [M] if orders is None else [M[np.ix_(order, order)] for order in orders]
+    factors = []
+    for L in map(cholesky, ordered):
+        inverse = np.tril(dtrtri(L, lower=1)[0])
+        factors.append((L.diagonal().copy(), np.einsum("tu,tu->t", inverse, inverse)))
+    return factors
 
 
 def one_plus_gram(Y: AnyNDArray, d: AnyNDArray) -> AnyNDArray:
@@ -207,14 +222,12 @@ def cholesky(M: AnyNDArray) -> AnyNDArray:
     if not len(M):
         return M
     diagonal = M.diagonal().copy()
-    ridge = len(M) * np.finfo(float).eps * diagonal
-    M.flat[:: len(M) + 1] += ridge_of_systems(diagonal, np.array([len(M)]))
-    for _ in range(MAX_RIDGES):
+    M.flat[:: len(M) + 1] += ridge_of_systems(diagonal, len(M))
+    for number in range(MAX_RIDGES):
         L, failed = dpotrf(M.T, lower=1, clean=0)
         if not failed:
             return L
-        ridge = 10.0 * ridge
-        M.flat[:: len(M) + 1] += ridge
+        M.flat[:: len(M) + 1] += 10.0 ** (number + 1) * EPS * len(M) * diagonal
     raise np.linalg.LinAlgError("A system of the chain is not positive definite.")
 
 

@@ -1,5 +1,5 @@
 """
-The command line: ``gpflow-cool fit | predict | impute | evaluate | report | demo | study``.
+The command line: ``gpflow-cool fit | predict | impute | evaluate | report | map | demo | study``.
 
 Everything that needs TensorFlow is imported inside the commands, after the arguments and the table
 are checked, so that ``--help`` and a wrong column are answered at once. A user's mistake gives one
@@ -18,7 +18,8 @@ from ..saving.files import write_whole
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import FileTable, TableError, check_output, read_table, write_table
 from . import console, tables
-from .console import Training, if_stopped, load_tensorflow, note, say
+from .console import Training, if_stopped, load_model, load_tensorflow, note, say
+from .maps import map_command
 from .tables import TrainingTable
 
 TABLES = (".csv", ".parquet")
@@ -33,6 +34,7 @@ Examples:
   gpflow-cool impute data.csv --targets heat,cold --out completed.csv
   gpflow-cool evaluate data.csv --targets heat,cold
   gpflow-cool report model
+  gpflow-cool map model --x lon --y lat --out map.png
 
 \b
 Shell completion, for bash (zsh and fish likewise):
@@ -127,7 +129,7 @@ def train(
     note_gaps(found, given.quiet)
     regressor = CoolMTGPRegressor(
         given.kernel,
-        ard=given.ard,
+        ard=given.lengthscales,
         learning=given.learning,
         random_state=given.seed,
         verbose=0 if given.quiet else 1,
@@ -141,21 +143,6 @@ def note_gaps(found: TrainingTable, quiet: bool) -> None:
     """Tell how many cells of the targets are empty, if any is."""
     if any(found.gaps.values()):
         note(found.gaps_line(), quiet)
-
-
-def load_model(model: Path) -> Any:
-    """The estimator in a folder."""
-    load_tensorflow()
-    from ..loading import load
-    from ..table.estimator import CoolMTGPRegressor
-
-    regressor = load(model)
-    if not isinstance(regressor, CoolMTGPRegressor):
-        raise TableError(
-            f"{model} holds a {type(regressor).__name__} that Python code saved: use it from there,"
-            " with gpflow_cool.load."
-        )
-    return regressor
 
 
 @main.command()
@@ -296,7 +283,7 @@ def evaluate(folds: int, **options: Any) -> None:
         scores = evaluation.cross_validate(
             found.X,
             found.Y,
-            make_kernel(given.kernel, given.ard, len(found.inputs)),
+            make_kernel(given.kernel, given.lengthscales, len(found.inputs)),
             folds=folds,
             learning=given.learning,
             seed=given.seed,
@@ -329,6 +316,9 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     with if_stopped(NOTHING):
         write_whole(out, report_page(regressor, name).encode())
     say({"out": str(out)}, [f"Written to {out}: open it in a browser."], quiet, as_json)
+
+
+main.add_command(map_command)
 
 
 @main.command()

@@ -183,12 +183,19 @@ training_options = add(
     click.option("--inputs", type=Names(), help="Columns to predict from; by default all others."),
     click.option(
         "--kernel",
-        type=click.Choice(["se", "matern12", "matern32", "matern52", "linear"]),
-        default="se",
+        type=click.Choice(
+            ["auto", "se", "matern52", "matern32", "matern12", "rq", "se+linear", "linear"]
+        ),
+        default="auto",
         show_default=True,
-        help="Smoothness of the functions: se is the smoothest, matern12 the roughest.",
+        help="auto chooses by leave-one-out; se is the smoothest, matern12 the roughest.",
     ),
-    click.option("--ard", is_flag=True, help="One lengthscale per input."),
+    click.option(
+        "--ard/--no-ard",
+        default=None,
+        help="Free lengthscales, one per input, or a single one. By default one per input, pulled"
+        " towards a common one.",
+    ),
     click.option(
         "--learning",
         type=click.Choice(["hierarchical", "approximate"]),
@@ -208,12 +215,17 @@ class Training(NamedTuple):
     targets: list[str]
     inputs: list[str] | None
     kernel: str
-    ard: bool
+    ard: bool | None
     learning: str
     seed: int
     large: bool
     quiet: bool
     as_json: bool
+
+    @property
+    def lengthscales(self) -> bool | str:
+        """The estimator's setting `ard`."""
+        return "shrunk" if self.ard is None else self.ard
 
 
 # Places and output ------------------------------------------------------------------------------
@@ -230,6 +242,21 @@ def check_model(model: Path) -> None:
         what = "is a file, no folder" if model.exists() else "is not there"
         what = "holds no saved model" if model.is_dir() else what
         raise TableError(f"{model} {what}: pass a folder that `gpflow-cool fit` wrote.")
+
+
+def load_model(model: Path) -> Any:
+    """The estimator in a folder."""
+    load_tensorflow()
+    from ..loading import load
+    from ..table.estimator import CoolMTGPRegressor
+
+    regressor = load(model)
+    if not isinstance(regressor, CoolMTGPRegressor):
+        raise TableError(
+            f"{model} holds a {type(regressor).__name__} that Python code saved: use it from there,"
+            " with gpflow_cool.load."
+        )
+    return regressor
 
 
 def note(line: str, quiet: bool = False) -> None:

@@ -96,7 +96,7 @@ def inducing_points(found: TrainingTable, given: Training, inducing: int | None,
                 " (with many rows, say --large), or drop these rows, or fill the cells."
             )
         return inducing
-    linear = given.kernel == "linear"
+    linear = given.kernel == "linear" or is_big_grid(found.X, given)
     if given.large:
         if not linear:
             check_size(num_rows, given, fits)
@@ -114,6 +114,21 @@ def inducing_points(found: TrainingTable, given: Training, inducing: int | None,
             f" --large for the exact model, which would take {costs.fit_cost(num_rows, fits)}."
         )
     return points
+
+
+def is_big_grid(X: Any, given: Training) -> bool:
+    """Whether many rows are a grid that the exact model knows how to use; says so."""
+    if given.kernel != "se" or len(X) <= costs.MAX_ROWS:
+        return False
+    from gpflow.kernels import SquaredExponential
+
+    from ..grid.kernels import grid_that_pays
+
+    grid = grid_that_pays(SquaredExponential(), X)
+    if grid is not None:
+        shape = " x ".join(map(str, grid.shape))
+        note(f"{len(X)} rows are a grid of {shape} points: the exact model.", given.quiet)
+    return grid is not None
 
 
 def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] | None) -> Any:

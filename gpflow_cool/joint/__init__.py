@@ -6,9 +6,10 @@ The joint model given K, C and Sigma: evidence, prediction, leave-one-out, missi
 * missing: the covariance of the observed targets, and systems with it.
 * conditioning: functions and missing targets given the observed ones.
 * sampling: draws of functions and of missing targets.
+* fourier, functions: features of kernels, and draws that can be evaluated anywhere.
+* updating: new rows given to a posterior.
 * leave_one_out: every row predicted from all the other rows.
-* base_posterior, posteriors: all predictions; the classes for complete data and missing targets.
-
-Coming next, both as methods of the base class: `condition_on(Xnew, Ynew)`, with its algebra in
-kronecker and conditioning, and `sample_functions(num_samples, seed)`, with its algebra in sampling.
+* exceedance: probabilities that tasks exceed limits. simulation: draws at many points at once.
+* solved_posterior, base_posterior: what predictions need, and all predictions.
+* posteriors, partly_given: the classes for complete data, missing targets, and new rows with holes.
 """

@@ -1,119 +1,96 @@
 """
 All predictions of a posterior, from the moments that its subclass computes.
 
-A posterior that is conditioned on new rows has the same class, more data and another `solve`.
+Outcomes are the leading dimensions of targets that a posterior was conditioned on, see
+:meth:`JointPosterior.condition_on`; there are none in the posterior of a model.
 """
 
 import abc
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes, inherit_check_shapes
-from gpflow.base import MeanAndVariance, RegressionData, TensorType
-from gpflow.kernels import Kernel
-from gpflow.mean_functions import MeanFunction
-from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
+from gpflow.base import MeanAndVariance, TensorType
 
 from .. import checks
-from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
-from ..linalg import Seed, log_density_of_layout
-from .kronecker import JointSolution, condition_on_known
-from .missing import ObservedSolution
+from ..linalg import Seed, drawn_seed, log_density_of_layout
+from .exceedance import WAYS, Exceedance, above, checked_limits, exceedance
+from .functions import SampledFunctions
+from .kronecker import condition_on_known
 from .sampling import Draws, draw_independent_tasks
-
-Solution = TypeVar("Solution", JointSolution, ObservedSolution)
-
-
-def task_matrices(solution: JointSolution | ObservedSolution) -> tuple[tf.Tensor, tf.Tensor]:
-    r"""
-    The covariances that a solution was made with.
-
-    .. math:: C = P \, \mathrm{diag}(d) \, P^\top, \qquad \Sigma = P P^\top
-    """
-    P = solution.P
-    return tf.matmul(P * solution.d, P, transpose_b=True), tf.matmul(P, P, transpose_b=True)
+from .solved_posterior import Solution, SolvedPosterior
 
 
-def cache_type(value: PrecomputeCacheType | str | None) -> PrecomputeCacheType:
-    """GPflow's cache types by object or by name."""
-    if value is None:
-        return PrecomputeCacheType.NOCACHE
-    if isinstance(value, PrecomputeCacheType):
-        return value
-    names = [kind.value for kind in PrecomputeCacheType]
-    return PrecomputeCacheType(checks.option(str(value).lower(), "precompute_cache", names))
-
-
-class JointPosterior(AbstractPosterior, Generic[Solution]):
+class JointPosterior(SolvedPosterior[Solution]):
     """
     Posterior of T correlated functions given the training data.
 
     With a cache, nothing is factorised again. The cache belongs to the parameters and data at the
     time it was made, until :meth:`update_cache` is called. Without a cache, each call solves anew.
-
-    :param solve: Solves the joint model at its present parameters and data.
-    :param cross_covariance: Takes Xnew [batch..., M, D] to the covariance [R, batch..., M] that the
-        solution is made for; by default k(X, Xnew).
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        data: RegressionData,
-        mean_function: MeanFunction,
-        solve: Callable[[], Solution],
-        *,
-        precompute_cache: PrecomputeCacheType | str | None,
-        cross_covariance: Callable[[TensorType], tf.Tensor] | None = None,
-    ) -> None:
-        X, Y = data
-        super().__init__(kernel, X, mean_function=mean_function)
-        self.num_tasks = int(Y.shape[1])
-        self.num_inputs = int(X.shape[1])
-        self.solve: Callable[[], Solution] = solve
-        self.cross_covariance = cross_covariance or self._data_covariance
-        self.update_cache(cache_type(precompute_cache))
-
     @abc.abstractmethod
-    def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> Solution:
-        """The solution whose tensors :meth:`_precompute` has given."""
+    def _given(self, Xnew: tf.Tensor, Ynew: tf.Tensor) -> "JointPosterior":
+        """The posterior given more rows, which are checked."""
 
-    @abc.abstractmethod
-    def _moments(
-        self,
-        solution: Solution,
-        Xnew: TensorType,
-        full_cov: bool,
-        full_output_cov: bool,
-        *,
-        noise: bool = False,
-    ) -> MeanAndVariance:
-        """Mean without mean function, and covariance in GPflow's layouts."""
+    def condition_on(self, Xnew: TensorType, Ynew: TensorType) -> "JointPosterior":
+        """
+        The posterior given q more rows, at the same kernel, C and Sigma; nothing is trained.
 
-    @abc.abstractmethod
-    def _correlated_samples(self, solution: Solution, Xnew: TensorType, asked: Draws) -> tf.Tensor:
-        """[batch..., S, M, T], draws that correlate over tasks, without mean function."""
+        It equals the posterior of the exact model with all rows, and the rows of the training data
+        are not factorised again: O(T q^3 + q N^2). This may be repeated. Where new targets are
+        missing, the rows concerned cost O(q^3 T^3).
 
-    def _task_matrices(self, solution: Solution) -> tuple[tf.Tensor, tf.Tensor]:
-        """C and Sigma."""
-        return task_matrices(solution)
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import CoolMTGP
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+        >>> posterior = model.posterior()
+        >>> later = posterior.condition_on([[1.2]], [[np.sin(7.2), np.nan]])
+        >>> before, after = (p.predict_f(np.array([[1.2]]))[1] for p in (posterior, later))
+        >>> bool(np.all(after < before))
+        True
 
-    def solution(self) -> Solution:
-        """The cached solution, or a new one where there is no cache."""
-        return self.solve() if self.cache is None else self._from_cache(self.cache)
+        Where there are inducing points, the new rows are taken as they are, and not through them.
 
-    def _data_covariance(self, Xnew: TensorType) -> tf.Tensor:
-        """[N, batch..., M], k(X, Xnew)."""
-        return kernel_matrix(self.kernel, self.X_data, Xnew)
+        :param Xnew: [q, D]. Gradients of predictions with respect to it pass.
+        :param Ynew: [q, T], NaN where a target was not measured. Leading dimensions stand for
+            several outcomes at the same inputs, and come first in all predictions; what is missing
+            must then be the same in all of them. Inside `tf.function`, a posterior of complete data
+            must be given complete rows.
+        """
+        rows = checks.new_rows(Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype)
+        return self._given(*rows)
 
-    def _prior_covariance(self, Xnew: TensorType, full_cov: bool) -> tf.Tensor:
-        """[batch..., M, M], k(Xnew, Xnew); without `full_cov` its diagonal, [batch..., M]."""
-        origin = origin_of(self.X_data)
-        return shifted_kernel(self.kernel, Xnew, full_cov=full_cov, origin=origin)
+    def sample_functions(self, num_samples: int, seed: int | None = None) -> SampledFunctions:
+        """
+        Draw functions that can be evaluated anywhere, again and again.
 
-    def _inputs(self, Xnew: Any) -> tf.Tensor:
-        return checks.inputs(Xnew, self.num_inputs, self.X_data.dtype)
+        Draws at M points with their covariance, as :meth:`predict_samples` makes them, cost
+        O(T M^3). These cost O(M (N + L)), with L = 2048 features per product of stationary kernels.
+        Means and the observed targets are met exactly. The covariance between points far from the
+        data is approximate: for L features its error is some hundredths of the prior variance.
+
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import CoolMTGP
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+        >>> functions = model.posterior().sample_functions(100, seed=1)
+        >>> functions(np.linspace(0, 2, 1000)[:, None]).shape
+        TensorShape([100, 1000, 2])
+
+        Kernels may be squared exponential, Matern, exponential, rational quadratic, linear and
+        constant ones, sums and products of these, with one lengthscale or one per input.
+
+        :param seed: Decides the functions; None for others each time, which `tf.random.set_seed`
+            decides.
+        """
+        count = checks.positive_integer(num_samples, "num_samples")
+        drawn = self._draw(self.solution(), count, drawn_seed(checks.seed(seed)))
+        return self._functions(drawn)
 
     @inherit_check_shapes
     def _conditional_fused(
@@ -131,35 +108,48 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
     ) -> MeanAndVariance:
         return self._moments(self._from_cache(cache), Xnew, full_cov, full_output_cov)
 
+    @check_shapes(
+        "Xnew: [batch..., N, D]",
+        "return[0]: [outcomes..., batch..., N, P]",
+        "return[1]: [outcomes..., batch..., N, P, N, P] if full_cov and full_output_cov",
+        "return[1]: [outcomes..., batch..., P, N, N] if full_cov and (not full_output_cov)",
+        "return[1]: [outcomes..., batch..., N, P, P] if (not full_cov) and full_output_cov",
+        "return[1]: [outcomes..., batch..., N, P] if (not full_cov) and (not full_output_cov)",
+    )
     def predict_f(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of the functions, mean function included."""
-        predict = self.fused_predict_f if self.cache is None else super().predict_f
-        return predict(self._inputs(Xnew), full_cov=full_cov, full_output_cov=full_output_cov)
+        return self._predict(Xnew, full_cov, full_output_cov, noise=False)
 
     @check_shapes(
         "Xnew: [batch..., N, D]",
-        "return[0]: [batch..., N, P]",
-        "return[1]: [batch..., N, P, N, P] if full_cov and full_output_cov",
-        "return[1]: [batch..., P, N, N] if full_cov and (not full_output_cov)",
-        "return[1]: [batch..., N, P, P] if (not full_cov) and full_output_cov",
-        "return[1]: [batch..., N, P] if (not full_cov) and (not full_output_cov)",
+        "return[0]: [outcomes..., batch..., N, P]",
+        "return[1]: [outcomes..., batch..., N, P, N, P] if full_cov and full_output_cov",
+        "return[1]: [outcomes..., batch..., P, N, N] if full_cov and (not full_output_cov)",
+        "return[1]: [outcomes..., batch..., N, P, P] if (not full_cov) and full_output_cov",
+        "return[1]: [outcomes..., batch..., N, P] if (not full_cov) and (not full_output_cov)",
     )
     def predict_y(
         self, Xnew: TensorType, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
         """Mean and (co)variance of new observations: noise is added where a point meets itself."""
+        return self._predict(Xnew, full_cov, full_output_cov, noise=True)
+
+    def _predict(
+        self, Xnew: TensorType, full_cov: bool, full_output_cov: bool, *, noise: bool
+    ) -> MeanAndVariance:
+        """Mean and (co)variance of functions or observations."""
         Xnew = self._inputs(Xnew)
-        mean, cov = self._moments(self.solution(), Xnew, full_cov, full_output_cov, noise=True)
+        mean, cov = self._moments(self.solution(), Xnew, full_cov, full_output_cov, noise=noise)
         return self._add_mean_function(Xnew, mean), cov
 
     @check_shapes(
         "Xnew: [batch..., M, D]",
         "Ynew: [batch..., M, T]",
-        "return: [batch...] if full_cov and full_output_cov",
-        "return: [batch..., T] if full_cov and (not full_output_cov)",
-        "return: [batch..., M] if not full_cov",
+        "return: [outcomes..., batch...] if full_cov and full_output_cov",
+        "return: [outcomes..., batch..., T] if full_cov and (not full_output_cov)",
+        "return: [outcomes..., batch..., M] if not full_cov",
     )
     def predict_log_density(
         self,
@@ -185,7 +175,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         mean, S = self.predict_y(Xnew, full_cov, full_output_cov=True)
         return log_density_of_layout(Ynew - mean, S, full_cov, True)
 
-    @check_shapes("Xnew: [batch..., M, D]", "return: [batch..., S, M, T]")
+    @check_shapes("Xnew: [batch..., M, D]", "return: [outcomes..., batch..., S, M, T]")
     def predict_samples(
         self,
         Xnew: TensorType,
@@ -212,21 +202,26 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
             mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
             S = S if full_cov else tf.linalg.matrix_transpose(S)
             C, _ = self._task_matrices(solution)
-            prior = self._mean_variance(Xnew) * tf.cast(tf.linalg.diag_part(C), S.dtype)
+            prior = self._prior_variances(Xnew, tf.linalg.diag_part(C), mean)
             samples = draw_independent_tasks(mean, S, full_cov, num_samples, prior, seed)
         shift = self._add_mean_function(Xnew, tf.zeros_like(samples[..., 0, :, :]))
         return samples + shift[..., None, :, :]
 
-    @check_shapes("Xnew: [batch..., M, D]", "return: [batch..., 1]")
-    def _mean_variance(self, Xnew: TensorType) -> tf.Tensor:
-        """The kernel's variance before data were seen, averaged over the points."""
-        return tf.reduce_mean(self.kernel(Xnew, full_cov=False), axis=-1, keepdims=True)
+    @check_shapes("mean: [leading..., M, T]", "return: [leading..., T]")
+    def _prior_variances(self, Xnew: TensorType, tasks: TensorType, mean: TensorType) -> tf.Tensor:
+        """
+        Variances before data were seen, averaged over the points, of draws with this mean.
+
+        :param tasks: [T], those of the tasks where the kernel is one.
+        """
+        kernel = tf.reduce_mean(self.kernel(Xnew, full_cov=False), axis=-1, keepdims=True)
+        return tf.zeros_like(mean[..., 0, :]) + kernel * tf.cast(tasks, mean.dtype)
 
     @check_shapes(
         "Xnew: [batch..., M, D]",
         "Ynew: [batch..., M, T]",
-        "return[0]: [batch..., M, T]",
-        "return[1]: [batch..., M, T, T]",
+        "return[0]: [outcomes..., batch..., M, T]",
+        "return[1]: [outcomes..., batch..., M, T, T]",
     )
     def predict_given(self, Xnew: TensorType, Ynew: TensorType, *, noise: bool) -> MeanAndVariance:
         """
@@ -243,6 +238,7 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
         y_cov = f_cov + tf.cast(Sigma, f_cov.dtype)
         asked = y_cov if noise else f_cov
         mean = self._add_mean_function(Xnew, mean)
+        Ynew = tf.broadcast_to(Ynew, tf.shape(mean))
         mean, cov = condition_on_known(y_cov, asked, asked, mean, Ynew)
         if noise:
             known = tf.math.is_finite(Ynew)
@@ -250,3 +246,29 @@ class JointPosterior(AbstractPosterior, Generic[Solution]):
             either = known[..., :, None] | known[..., None, :]
             cov = tf.where(either, tf.zeros_like(cov), cov)
         return mean, cov
+
+    @check_shapes("Xnew: [M, D]")
+    def probability(
+        self, Xnew: TensorType, limits: Any, which: str = "any", *, noise: bool = True
+    ) -> Exceedance:
+        """
+        Probability at each test point that tasks exceed their limits: that any does, that all do,
+        [M], or of each on its own, [M, T].
+
+        One limit is answered by the normal distribution. Several are answered by quasi-Monte Carlo,
+        the same in every call, with a standard error.
+
+        :param limits: One per task, [T]; NaN for a task that does not count.
+        :param which: "any", "all" or "each".
+        :param noise: Whether observations are asked about, or functions.
+        """
+        checks.option(which, "which", WAYS)
+        limits = checked_limits(limits, self.num_tasks)
+        counts = np.flatnonzero(~np.isnan(limits))
+        joint = len(counts) > 1 and which != "each"
+        predict = self.predict_y if noise else self.predict_f
+        mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=joint))
+        if which == "each":
+            return Exceedance(above(limits - mean, np.sqrt(cov)), np.zeros_like(mean))
+        cov = cov[:, counts][:, :, counts] if joint else cov[:, counts, None]
+        return exceedance(mean[:, counts], cov, limits[counts], which)

@@ -13,6 +13,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, MeanAndVariance, TensorType
 from gpflow.mean_functions import MeanFunction
 
+from ..chain.products import diagonal, rows_of
 from .kronecker import rows_last
 from .missing import ObservedSolution, ObservedSystem, multiply, solve, solve_observed
 
@@ -29,7 +30,18 @@ def in_chunks(
     :param function: Solves T systems per item.
     """
     num_rows, num_tasks = system.mask.shape
-    limit = max(1, CHUNK // (num_rows * num_tasks**2))
+    return some_at_a_time(CHUNK // (num_rows * num_tasks**2), function, items, tf.float64)
+
+
+def some_at_a_time(
+    limit: int, function: Callable[[tf.Tensor], tf.Tensor], items: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """
+    A function of items [M, ...], applied to a limited number at a time.
+
+    :param dtype: That of the function's value.
+    """
+    limit = max(1, limit)
     if items.shape[0] is not None and items.shape[0] <= limit:
         return function(items)
     count = tf.shape(items)[0]
@@ -40,7 +52,7 @@ def in_chunks(
         tf.pad(items, padding), tf.concat([[num_chunks, size], tf.shape(items)[1:]], axis=0)
     )
     result = tf.map_fn(
-        function, padded, fn_output_signature=tf.float64, parallel_iterations=1
+        function, padded, fn_output_signature=dtype, parallel_iterations=1
     )  # [chunks, size, ...]
     return tf.reshape(result, tf.concat([[-1], tf.shape(result)[2:]], axis=0))[:count]
 
@@ -77,6 +89,20 @@ def solve_blocks(system: ObservedSystem, V: TensorType) -> tf.Tensor:
 def row_products(k: TensorType, S: TensorType) -> tf.Tensor:
     r"""Rows of Kronecker products, :math:`V_{ctnu} = k_{cn} S_{tu}`."""
     return k[:, None, :, None] * S[:, None, :]
+
+
+@check_shapes("Kmn: [N, M]", "return: [M, T, N, T]")
+def point_weights(system: ObservedSystem, Kmn: TensorType) -> tf.Tensor:
+    r"""
+    What takes cross-covariances to the covariance with the functions at M points.
+
+    .. math:: S_{oo}^{-1} \, (k_m \otimes C_u)_o \, C
+    """
+
+    def weigh(k: tf.Tensor) -> tf.Tensor:  # [c, N], some of the points
+        return tf.matmul(solve_blocks(system, row_products(k, system.C)), system.C)
+
+    return in_chunks(system, weigh, tf.transpose(tf.cast(Kmn, tf.float64)))
 
 
 @check_shapes("Kmn: [N, M]", "Knn: [M, M]", "return: [M, T, M, T]")
@@ -198,12 +224,12 @@ def impute(
 @check_shapes("rows: [R]", "return: [R, T, T]")
 def row_covariance(system: ObservedSystem, rows: AnyNDArray) -> tf.Tensor:
     """Covariance of the targets of some rows, noise included; zero for those observed."""
-    unit_rows = tf.eye(system.mask.shape[0], dtype=tf.float64)
+    num_rows = system.mask.shape[0]
 
     def cross(some: tf.Tensor) -> tf.Tensor:  # [c]
-        signal = row_products(tf.gather(system.K, some), system.C)
-        return signal + row_products(tf.gather(unit_rows, some), system.Sigma)
+        signal = row_products(rows_of(system.K, some), system.C)
+        return signal + row_products(tf.one_hot(some, num_rows, dtype=tf.float64), system.Sigma)
 
-    variance = tf.gather(tf.linalg.diag_part(system.K), rows)
+    variance = tf.gather(diagonal(system.K), rows)
     prior = variance[:, None, None] * system.C + system.Sigma
     return prior - explained_blocks(system, cross, tf.constant(rows))

@@ -20,9 +20,18 @@ from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from ..chain.likelihood import KernelGradient, contrast_gradient, leave_eigenbasis
+from ..chain.products import (
+    Eigenvectors,
+    KernelMatrix,
+    KroneckerVectors,
+    decompose,
+    from_eigenbasis,
+    kernel_tensors,
+    with_tensors,
+)
 from ..chain.recovery import mixing_matrix, symmetric
 from ..chain.spectrum import Spectrum, exact_spectrum
-from ..linalg import LOG_2PI, eigh, log_densities_of_squares
+from ..linalg import LOG_2PI, log_densities_of_squares
 
 
 class TaskBasis(NamedTuple):
@@ -52,7 +61,7 @@ class JointSolution(NamedTuple):
     inducing points.
     """
 
-    U: tf.Tensor  # [N, N], eigenvectors of K; of low rank, the map from a cross-covariance to them
+    U: Eigenvectors  # of K, [N, N]; of low rank, the map from a cross-covariance to them
     lam: tf.Tensor  # [N], eigenvalues of K
     Z: tf.Tensor  # [N, T], rotated targets
     alpha: tf.Tensor  # [N, T], the factor of a cross-covariance in the predicted mean
@@ -107,8 +116,10 @@ def whitened_basis(L: TensorType, L_inverse: TensorType, whitened: TensorType) -
     )
 
 
-@check_shapes("U: [N, N]", "lam: [N]", "Yr: [N, T]")
-def solve_joint(U: TensorType, lam: TensorType, Yr: TensorType, basis: TaskBasis) -> JointSolution:
+@check_shapes("lam: [N]", "Yr: [N, T]")
+def solve_joint(
+    U: Eigenvectors, lam: TensorType, Yr: TensorType, basis: TaskBasis
+) -> JointSolution:
     r"""
     What predictions need, in the dtype of U.
 
@@ -119,8 +130,9 @@ def solve_joint(U: TensorType, lam: TensorType, Yr: TensorType, basis: TaskBasis
     """
     Z = basis.rotate(Yr)
     rotated = Z * basis.d / (lam[:, None] * basis.d + 1.0)
-    alpha = tf.matmul(U, tf.cast(tf.matmul(rotated, basis.P, transpose_b=True), U.dtype))
-    return JointSolution(*(tf.cast(part, U.dtype) for part in (U, lam, Z, alpha, *basis)))
+    dtype = U.vectors[0].dtype if isinstance(U, KroneckerVectors) else U.dtype
+    alpha = from_eigenbasis(U, tf.cast(tf.matmul(rotated, basis.P, transpose_b=True), dtype))
+    return JointSolution(U, *(tf.cast(part, dtype) for part in (lam, Z, alpha, *basis)))
 
 
 @check_shapes("return: []")
@@ -145,30 +157,34 @@ def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
 
 
 @tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("K: [N, N]", "Y: [copies..., N, T]", "C: [T, T]", "Sigma: [T, T]", "return: []")
+@check_shapes("Y: [copies..., N, T]", "C: [T, T]", "Sigma: [T, T]", "return: []")
 def kronecker_log_likelihood(
-    K: TensorType, Y: TensorType, C: TensorType, Sigma: TensorType
+    K: KernelMatrix, Y: TensorType, C: TensorType, Sigma: TensorType
 ) -> tf.Tensor:
     r"""
     Log density of vec(Y) under N(0, C (x) K + Sigma (x) I), with a gradient written by hand; for S
     completions of Y the mean of their log densities.
+
+    :param K: [N, N], or a Kronecker product.
     """
 
     @tf.custom_gradient
-    def density(K: tf.Tensor, Y: tf.Tensor, C: tf.Tensor, Sigma: tf.Tensor):  # type: ignore[no-untyped-def]
-        lam, U = eigh(K, python_callback=True)
+    def density(Y: tf.Tensor, C: tf.Tensor, Sigma: tf.Tensor, *tensors: tf.Tensor):  # type: ignore[no-untyped-def]
+        lam, U = decompose(with_tensors(K, tensors), python_callback=True)
         basis = task_basis(tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64))
         spectrum = exact_spectrum(lam, U, Y)
         value = spectrum_log_evidence(spectrum, basis)
 
         def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
             by = spectrum_evidence_gradient(spectrum, basis)
-            by_tasks = (tf.cast(part, K.dtype) for part in (by.C, by.Sigma))
-            return tuple(g * part for part in (*leave_eigenbasis(by.kernel, U, Y), *by_tasks))
+            by_tasks = (tf.cast(part, Y.dtype) for part in (by.C, by.Sigma))
+            *by_kernel, by_Y = leave_eigenbasis(by.kernel, U, Y)
+            return tuple(g * part for part in (by_Y, *by_tasks, *by_kernel))
 
-        return tf.cast(value, K.dtype), gradient
+        return tf.cast(value, Y.dtype), gradient
 
-    return density(*(tf.convert_to_tensor(value) for value in (K, Y, C, Sigma)))
+    arguments = (tf.convert_to_tensor(value) for value in (Y, C, Sigma))
+    return density(*arguments, *kernel_tensors(K))
 
 
 class EvidenceGradient(NamedTuple):

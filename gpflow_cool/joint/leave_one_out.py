@@ -8,6 +8,7 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 from gpflow.mean_functions import MeanFunction
 
+from ..chain.products import from_eigenbasis, squared
 from ..linalg import LOG_2PI, univariate_log_densities
 from .conditioning import explained_blocks, row_products
 from .kronecker import JointSolution
@@ -39,8 +40,8 @@ def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
 
         \text{mean} = Y - (a / s) P^\top, \qquad \text{cov}_n = P \, \mathrm{diag}(1 / s_n) P^\top
     """
-    s = tf.matmul(tf.square(solution.U), solution.shrinkage)
-    a = tf.matmul(solution.U, solution.Z * solution.shrinkage)
+    s = from_eigenbasis(squared(solution.U), solution.shrinkage)
+    a = from_eigenbasis(solution.U, solution.Z * solution.shrinkage)
     return left_out(solution, Y, a / s, 1.0 / s)
 
 
@@ -102,8 +103,12 @@ def leave_one_out_of_observed(
     mask = system.mask
     num_rows, num_tasks = mask.shape
     weights = solve_observed(system, Y - mean_function(X)).weights  # [N, T]
-    eye, unit_rows = (tf.eye(size, dtype=tf.float64) for size in (num_tasks, num_rows))
-    Q = explained_blocks(system, lambda here: row_products(here, eye), unit_rows)
+    eye = tf.eye(num_tasks, dtype=tf.float64)
+    Q = explained_blocks(
+        system,
+        lambda rows: row_products(tf.one_hot(rows, num_rows, dtype=tf.float64), eye),
+        tf.range(num_rows),
+    )
     known = tf.constant(mask, tf.float64)
     L = tf.linalg.cholesky(Q + tf.linalg.diag(1.0 - known))
     error = tf.linalg.cholesky_solve(L, weights[..., None])[..., 0]

@@ -19,6 +19,16 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from ..chain import products
+from ..chain.products import (
+    Eigenvectors,
+    KernelMatrix,
+    from_eigenbasis,
+    in_precision,
+    recompose,
+    rows_of,
+    to_eigenbasis,
+)
 from ..linalg import LOG_2PI
 from .kronecker import TaskBasis, task_basis
 
@@ -57,11 +67,11 @@ class Smoother(NamedTuple):
 class ObservedSystem(NamedTuple):
     """The covariance of the observed targets, ready for solving systems."""
 
-    K: tf.Tensor
-    """[N, N], the kernel matrix."""
+    K: KernelMatrix
+    """[N, N], the kernel matrix, or a Kronecker product."""
 
-    U: tf.Tensor
-    """[N, N], its eigenvectors."""
+    U: Eigenvectors
+    """[N, N], its eigenvectors, or those of a Kronecker product."""
 
     lam: tf.Tensor
     """[N], its eigenvalues."""
@@ -86,14 +96,14 @@ class ObservedSystem(NamedTuple):
         return tf.where(self.mask[:, None, :], V, tf.zeros([], V.dtype))
 
 
-@check_shapes("U: [N, N]", "lam: [N]", "C: [T, T]", "Sigma: [T, T]", "mask: [N, T]")
+@check_shapes("lam: [N]", "C: [T, T]", "Sigma: [T, T]", "mask: [N, T]")
 def observed_system(
-    U: TensorType, lam: TensorType, C: TensorType, Sigma: TensorType, mask: AnyNDArray
+    U: Eigenvectors, lam: TensorType, C: TensorType, Sigma: TensorType, mask: AnyNDArray
 ) -> ObservedSystem:
     """Prepare the covariance of the observed targets, factorised if they are few."""
-    U, lam, C, Sigma = (tf.cast(part, tf.float64) for part in (U, lam, C, Sigma))
-    K = tf.matmul(U * lam, U, transpose_b=True)
-    system = ObservedSystem(K, U, lam, C, Sigma, mask, None, None)
+    lam, C, Sigma = (tf.cast(part, tf.float64) for part in (lam, C, Sigma))
+    U = in_precision(U, tf.float64)
+    system = ObservedSystem(recompose(U, lam), U, lam, C, Sigma, mask, None, None)
     if np.count_nonzero(mask) > MAX_DENSE:
         return system._replace(smoother=prepare_smoother(lam, C, Sigma, mask))
     return system._replace(L=dense_factor(system))
@@ -111,12 +121,13 @@ def dense_factor(system: ObservedSystem) -> tf.Tensor:
 def dense_covariance(system: ObservedSystem) -> tf.Tensor:
     """[n, n], S_oo by its definition."""
     rows, tasks = system.entries().T
+    K = rows_of(system.K, np.arange(len(system.mask)))
 
     def pick(matrix: tf.Tensor, index: AnyNDArray) -> tf.Tensor:
         return tf.gather(tf.gather(matrix, index, axis=0), index, axis=1)
 
     same_row = (rows[:, None] == rows[None, :]).astype(np.float64)
-    return pick(system.C, tasks) * pick(system.K, rows) + pick(system.Sigma, tasks) * same_row
+    return pick(system.C, tasks) * pick(K, rows) + pick(system.Sigma, tasks) * same_row
 
 
 @check_shapes("lam: [N]", "C: [T, T]", "Sigma: [T, T]", "mask: [N, T]")
@@ -137,7 +148,26 @@ def prepare_smoother(
 @check_shapes("V: [N, B, T]", "return: [N, B, T]")
 def multiply(system: ObservedSystem, V: TensorType) -> tf.Tensor:
     r"""The covariance of all targets times vectors: :math:`K V C + V \Sigma`."""
-    return tf.matmul(tf.tensordot(system.K, V, axes=1), system.C) + tf.matmul(V, system.Sigma)
+    KV = products.multiply(system.K, as_columns(V))
+    return tf.matmul(tf.reshape(KV, tf.shape(V)), system.C) + tf.matmul(V, system.Sigma)
+
+
+@check_shapes("V: [N, B, T]", "return: [N, columns]")
+def as_columns(V: TensorType) -> tf.Tensor:
+    """Right-hand sides as a matrix with one row for each row of the data."""
+    return tf.reshape(V, [tf.shape(V)[0], tf.shape(V)[1] * V.shape[2]])
+
+
+@check_shapes("V: [N, B, T]", "return: [N, B, T]")
+def to_basis(U: Eigenvectors, V: TensorType) -> tf.Tensor:
+    """U^T V."""
+    return tf.reshape(to_eigenbasis(U, as_columns(V)), tf.shape(V))
+
+
+@check_shapes("V: [N, B, T]", "return: [N, B, T]")
+def from_basis(U: Eigenvectors, V: TensorType) -> tf.Tensor:
+    """U V."""
+    return tf.reshape(from_eigenbasis(U, as_columns(V)), tf.shape(V))
 
 
 @check_shapes("V: [B, N, T]", "return: [B, N, T]")
@@ -204,18 +234,17 @@ def smooth(system: ObservedSystem, V: TensorType) -> tf.Tensor:
     The preconditioner :math:`I + R^\top \bar \Lambda R` is diagonal in the basis used here. It is
     good where functions are smooth, because then only the mean of :math:`\Lambda` over rows counts.
     Convergence is slow where functions are rough and the noise is small. An iteration is two
-    products N x N by N x T.
+    products N x N by N x T, or two per axis of a grid.
     """
     assert system.smoother is not None
     precision, basis, root = system.smoother
     root = root[:, None, :]
-    U_transposed = tf.transpose(system.U)
 
     def functions(v: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(tf.tensordot(system.U, root * v, axes=1), basis.P, transpose_b=True)
+        return tf.matmul(from_basis(system.U, root * v), basis.P, transpose_b=True)
 
     def functions_adjoint(f: tf.Tensor) -> tf.Tensor:
-        return root * tf.matmul(tf.tensordot(U_transposed, f, axes=1), basis.P)
+        return root * tf.matmul(to_basis(system.U, f), basis.P)
 
     def weigh(f: tf.Tensor) -> tf.Tensor:
         return tf.matmul(f, precision)

@@ -1,13 +1,16 @@
 """The posterior given complete data, and the posterior given data with missing targets."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 from gpflow.base import MeanAndVariance, TensorType
-from gpflow.posteriors import PrecomputedValue
+from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
-from .conditioning import map_batch, predictive_moments
+from .conditioning import map_batch, point_weights, predictive_moments
+from .functions import Drawn
 from .kronecker import (
     JointSolution,
     add_rotated_noise,
@@ -15,12 +18,42 @@ from .kronecker import (
     rotated_covariance,
     task_layout,
 )
-from .missing import ObservedSolution
-from .sampling import Draws, draw_functions, draw_independent_points, draw_independent_tasks
+from .missing import ObservedSolution, solve
+from .partly_given import PartlyGivenPosterior
+from .sampling import (
+    Draws,
+    draw_functions,
+    draw_independent_points,
+    draw_independent_tasks,
+)
+from .updating import (
+    AddedRows,
+    extend_rows,
+    for_all_outcomes,
+    rotated_cross_covariance,
+    rotated_expansion,
+    rotated_shift,
+    split_complete,
+)
+
+
+def expand(
+    solution: JointSolution,
+    drawn: Drawn,
+    points: tf.Tensor,
+    rotated: tf.Tensor,
+    v: tf.Tensor,
+) -> Drawn:
+    """Drawn functions plus what :func:`rotated_expansion` gives, without rows added before."""
+    rows, weights = rotated_expansion(solution, rotated, v)
+    return drawn._replace(rows=drawn.rows + rows, added=[*drawn.added, (points, weights)])
 
 
 class CompleteDataPosterior(JointPosterior[JointSolution]):
     """Posterior given data without missing targets, from T independent rotated tasks."""
+
+    added: AddedRows | None = None
+    """Complete rows that it was conditioned on besides."""
 
     def _precompute(self) -> tuple[PrecomputedValue, ...]:
         N, T = True, False  # whether an axis may change its length
@@ -29,7 +62,7 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         return tuple(map(PrecomputedValue, self.solve(), JointSolution(**data, **basis)))
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
-        return JointSolution(*cache)
+        return JointSolution(*map(tf.convert_to_tensor, cache))
 
     def _moments(
         self,
@@ -47,10 +80,106 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool, noise: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean of the tasks without mean function, and covariances of the rotated tasks."""
+        mean, q = self._moments_of_outcomes(solution, Xnew, full_cov)
+        q = add_rotated_noise(q, full_cov) if noise else q
+        return mean, q if self.added is None else for_all_outcomes(q, self.added.white)
+
+    def _moments_of_outcomes(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same of functions, where the covariance is that of all outcomes alike."""
         Kmn = self.cross_covariance(Xnew)
         q = rotated_covariance(solution, Kmn, self._prior_covariance(Xnew, full_cov), full_cov)
-        q = add_rotated_noise(q, full_cov) if noise else q
-        return predictive_mean(solution, Kmn), q
+        mean = predictive_mean(solution, Kmn)
+        if self.added is None:
+            return mean, q
+        E = self._whitened(solution, self.added, Xnew)
+        mean += rotated_shift(E, self.added.white, solution.P)
+        if full_cov:
+            return mean, q - tf.matmul(E, E, transpose_a=True)
+        return mean, tf.nn.relu(q - tf.reduce_sum(tf.square(E), axis=-2))
+
+    def _whitened(self, solution: JointSolution, added: AddedRows, Xnew: TensorType) -> tf.Tensor:
+        """[batch..., T, q, M], L^-1 times the covariance of added rows and points."""
+        Kqm = self._covariance_of_points(added.X, Xnew)
+        Kam = self.cross_covariance(Xnew)
+        cross = rotated_cross_covariance(solution, added.rotated, Kam, Kqm)
+        return tf.linalg.triangular_solve(added.L, cross)
+
+    def _rotated_rows(self, solution: JointSolution, points: tf.Tensor) -> tf.Tensor:
+        """[q, R], covariance of points and the solution's rows, in the eigenbasis."""
+        return tf.matmul(self.cross_covariance(points), solution.U, transpose_a=True)
+
+    def _covariance_with(
+        self, solution: JointSolution, points: tf.Tensor
+    ) -> Callable[[TensorType], tf.Tensor]:
+        rotated = self._rotated_rows(solution, points)
+        E = None if self.added is None else self._whitened(solution, self.added, points)
+
+        def covariance(Xnew: TensorType) -> tf.Tensor:
+            Kqm = self._covariance_of_points(points, Xnew)
+            q = rotated_cross_covariance(solution, rotated, self.cross_covariance(Xnew), Kqm)
+            if self.added is not None:
+                new = self._whitened(solution, self.added, Xnew)
+                q -= tf.matmul(E, new, transpose_a=True)
+            return tf.einsum("tj,...jqm,uj->...mtqu", solution.P, q, solution.P)
+
+        return covariance
+
+    def _row_weights(
+        self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        U, d = solution.U, solution.d
+        F = tf.matmul(tf.matmul(U, prior, transpose_a=True), solution.P_inverse, transpose_b=True)
+        rotated = (solution.Z - F - noise) * solution.shrinkage * d
+        return tf.matmul(U, tf.matmul(rotated, solution.P, transpose_b=True))
+
+    def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
+        drawn, added = super()._draw(solution, num_samples, seed), self.added
+        if added is None:
+            return drawn
+        residual = self._residuals(solution, drawn, added.X, added.Y, seed)
+        Z = tf.matmul(residual, solution.P_inverse, transpose_b=True)
+        v = tf.linalg.cholesky_solve(added.L, tf.transpose(Z, [2, 1, 0]))  # [T, q, S]
+        return expand(solution, drawn, added.X, added.rotated, tf.transpose(v, [2, 1, 0]))
+
+    def _shift(
+        self, solution: JointSolution, drawn: Drawn, points: tf.Tensor, weights: tf.Tensor
+    ) -> Drawn:
+        v = tf.matmul(weights, solution.P)  # [S, q, T]
+        drawn = expand(solution, drawn, points, self._rotated_rows(solution, points), v)
+        if self.added is None:
+            return drawn
+        E = self._whitened(solution, self.added, points)  # [T, p, q]
+        half = tf.matmul(E, tf.transpose(v, [2, 1, 0]))
+        v = -tf.linalg.triangular_solve(self.added.L, half, adjoint=True)  # [T, p, S]
+        v = tf.transpose(v, [2, 1, 0])
+        return expand(solution, drawn, self.added.X, self.added.rotated, v)
+
+    def _given(self, Xnew: tf.Tensor, Ynew: tf.Tensor) -> JointPosterior:
+        complete, rest = split_complete(Xnew, Ynew)
+        posterior = self._twin()
+        posterior.added = self.added
+        if complete is not None:
+            posterior.added = posterior._add_rows(*complete)
+        return posterior if rest is None else PartlyGivenPosterior(posterior, *rest)
+
+    def _add_rows(self, X: tf.Tensor, Y: tf.Tensor) -> AddedRows:
+        """The rows that were added, and some more of them."""
+        solution, old = self.solution(), self.added
+        mean, q = self._moments_of_outcomes(solution, X, full_cov=True)
+        residual = Y - self._add_mean_function(X, mean)
+        Z = tf.matmul(residual, solution.P_inverse, transpose_b=True)  # [outcomes..., q, T]
+        L = tf.linalg.cholesky(add_rotated_noise(q, full_cov=True))
+        white = tf.linalg.triangular_solve(L, tf.linalg.matrix_transpose(Z)[..., None])[..., 0]
+        new = AddedRows(X, Y, self._rotated_rows(solution, X), L, white)
+        return new if old is None else extend_rows(old, new, self._whitened(solution, old, X))
+
+    def update_cache(self, precompute_cache: PrecomputeCacheType | None = None) -> None:
+        super().update_cache(precompute_cache)
+        if self.added is not None:
+            rows, self.added = self.added, None
+            self.added = self._add_rows(rows.X, rows.Y)
 
     def _joint_log_density(self, Xnew: TensorType, Ynew: TensorType, full_cov: bool) -> tf.Tensor:
         """T problems of size M x M in the rotated basis, O(T M^3)."""
@@ -71,7 +200,7 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         """Draws of the rotated tasks, which are independent: T problems of size M x M."""
         count, full_cov, noise, seed = asked
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
-        prior = self._mean_variance(Xnew) * solution.d
+        prior = self._prior_variances(Xnew, solution.d, mean)
         rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior, seed)
         return mean[..., None, :, :] + tf.matmul(rotated, solution.P, transpose_b=True)
 
@@ -107,6 +236,41 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
     ) -> MeanAndVariance:
         Kmn, Knn = self.cross_covariance(Xnew), self._prior_covariance(Xnew, full_cov)
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
+
+    def _covariance_with(
+        self, solution: ObservedSolution, points: tf.Tensor
+    ) -> Callable[[TensorType], tf.Tensor]:
+        system = solution.system
+        weights = point_weights(system, self.cross_covariance(points))
+
+        def covariance(Xnew: TensorType) -> tf.Tensor:
+            k = tf.cast(self._covariance_of_points(points, Xnew), tf.float64)
+            prior = tf.einsum("q...m,tu->...mtqu", k, system.C)
+            K = tf.cast(self.cross_covariance(Xnew), tf.float64)
+            explained = tf.einsum("n...m,qunt->...mtqu", K, weights)
+            return tf.cast(prior - explained, Xnew.dtype)
+
+        return covariance
+
+    def _row_weights(
+        self, solution: ObservedSolution, prior: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        system, (f, e) = solution.system, (tf.cast(part, tf.float64) for part in (prior, noise))
+        targets = f + tf.matmul(e, solution.P, transpose_b=True)
+        weights = tf.matmul(solution.weights - solve(system, targets), system.C)
+        return tf.cast(weights, prior.dtype)
+
+    def _shift(
+        self, solution: ObservedSolution, drawn: Drawn, points: tf.Tensor, weights: tf.Tensor
+    ) -> Drawn:
+        system, v = solution.system, tf.cast(weights, tf.float64)
+        rows = point_weights(system, self.cross_covariance(points))
+        explained = tf.cast(tf.einsum("sqt,qtnu->snu", v, rows), weights.dtype)
+        new = (points, tf.cast(tf.matmul(v, system.C), weights.dtype))
+        return drawn._replace(rows=drawn.rows - explained, added=[*drawn.added, new])
+
+    def _given(self, Xnew: tf.Tensor, Ynew: tf.Tensor) -> JointPosterior:
+        return PartlyGivenPosterior(self._twin(), Xnew, Ynew)
 
     def _correlated_samples(
         self, solution: ObservedSolution, Xnew: TensorType, asked: Draws

@@ -14,9 +14,13 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 from gpflow.config import default_jitter
+from gpflow.mean_functions import MeanFunction
 
 from ..linalg import Seed, cholesky_with_jitter, normal, sample_gaussian
-from .missing import ObservedSolution, ObservedSystem, multiply, solve
+from .conditioning import Imputation
+from .missing import ObservedSolution, ObservedSystem, from_basis, multiply, solve, to_basis
+
+DRAWS_AT_ONCE = 16
 
 
 class Draws(NamedTuple):
@@ -89,6 +93,28 @@ def draw_independent_points(
     return mean[..., None, :, :] + tf.linalg.matvec(L, standard_normal(mean, num_samples, seed))
 
 
+@check_shapes(
+    "mean: [batch..., M, T]",
+    "S: [batch..., M, T, M, T]",
+    "prior: [batch...]",
+    "return: [batch..., S, M, T]",
+)
+def draw_jointly(
+    mean: TensorType, S: TensorType, num_samples: int, prior: TensorType, seed: Seed | None = None
+) -> tf.Tensor:
+    """
+    Draw all points and tasks from their joint covariance.
+
+    :param prior: Mean variance of points and tasks before data were seen.
+    """
+    shape = tf.shape(mean)
+    batch, size = shape[:-2], shape[-2] * shape[-1]
+    flat_mean = tf.reshape(mean, tf.concat([batch, [size]], axis=0))
+    flat_S = tf.reshape(S, tf.concat([batch, [size, size]], axis=0))
+    samples = sample_gaussian(flat_mean, flat_S, num_samples, prior, seed)
+    return tf.reshape(samples, tf.concat([batch, [num_samples], shape[-2:]], axis=0))
+
+
 @check_shapes("K: [rows, rows]", "return: [S, M, T]")
 def draw_functions(
     solution: ObservedSolution,
@@ -151,11 +177,37 @@ def draw_completions(
     return tf.where(system.mask, Y, tf.transpose(drawn, [1, 0, 2]))
 
 
+def impute_by_draws(
+    system: ObservedSystem,
+    X: TensorType,
+    Y: TensorType,
+    mean_function: MeanFunction,
+    num_samples: int = 128,
+) -> Imputation:
+    """
+    As :func:`.conditioning.impute`, covariances estimated from draws: one system per draw instead
+    of T per row. The means are exact; a deviation has a relative error of about
+    1 / (2 `num_samples`)^(1/2), which is 6%.
+    """
+    mean, targets = tf.cast(mean_function(X), tf.float64), tf.cast(Y, tf.float64)
+    nothing = tf.zeros([1, *system.mask.shape], tf.float64)
+    filled = mean + draw_completions(system, targets - mean, nothing, nothing)[0]
+    rng = np.random.default_rng(0)
+    cov = tf.zeros([*system.mask.shape, system.mask.shape[1]], tf.float64)
+    for _ in range(0, num_samples, DRAWS_AT_ONCE):
+        numbers = rng.normal(size=[2, DRAWS_AT_ONCE, *system.mask.shape])
+        drawn = draw_completions(system, tf.zeros_like(targets), *numbers)
+        cov += tf.einsum("snt,snu->ntu", drawn, drawn) / num_samples
+    return Imputation(
+        tf.cast(tf.where(system.mask, targets, filled), Y.dtype), tf.cast(cov, Y.dtype)
+    )
+
+
 @check_shapes("signal: [N, S, T]", "noise: [N, S, T]", "return: [N, S, T]")
 def draw_prior(system: ObservedSystem, signal: TensorType, noise: TensorType) -> tf.Tensor:
     """Draw all targets from the prior, made of standard normal numbers."""
     values, vectors = tf.linalg.eigh(system.C)
     root_C = tf.matmul(vectors * tf.sqrt(tf.nn.relu(values)), vectors, transpose_b=True)
-    rotated = tf.tensordot(tf.transpose(system.U), tf.matmul(signal, root_C), axes=1)
-    functions = tf.tensordot(system.U, tf.sqrt(system.lam)[:, None, None] * rotated, axes=1)
+    rotated = to_basis(system.U, tf.matmul(signal, root_C))
+    functions = from_basis(system.U, tf.sqrt(system.lam)[:, None, None] * rotated)
     return functions + tf.matmul(noise, tf.linalg.cholesky(system.Sigma), transpose_b=True)

@@ -7,6 +7,7 @@ the kernel matrix and F F^T is the covariance of the rows given the inducing poi
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +37,9 @@ but its gradient so noisy that L-BFGS ends early: with 1e-13, a fit ended 0.016 
 class Features(ABC):
     """Features of rows, f(x) = L^-1 cross(x)."""
 
+    points: Callable[[], tf.Tensor] | None = None
+    """Gives inducing points [R, D], where there are some."""
+
     @abstractmethod
     def cross(self, X: TensorType) -> tf.Tensor:
         """[R, batch..., N], covariance of inducing variables and rows: L times the features."""
@@ -60,6 +64,20 @@ class InducingFeatures(Features):
         if type(self.inducing_variable) is InducingPoints:
             return kernel_matrix(self.kernel, tf.convert_to_tensor(self.inducing_variable.Z), X)
         return covariances.Kuf(self.inducing_variable, self.kernel, X)
+
+    def points(self) -> tf.Tensor:
+        """
+        The inducing points, [R, D].
+
+        :raises ValueError: If there are other inducing variables.
+        """
+        if type(self.inducing_variable) is not InducingPoints:
+            raise ValueError(
+                "Functions can be drawn where there are InducingPoints, and these are"
+                f" {type(self.inducing_variable).__name__}: predict_f_samples draws at given"
+                " points."
+            )
+        return tf.convert_to_tensor(self.inducing_variable.Z)
 
     def diagonal(self, X: TensorType) -> tf.Tensor:
         return self.kernel(X, full_cov=False)

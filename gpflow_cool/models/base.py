@@ -12,6 +12,7 @@ from gpflow.posteriors import PrecomputeCacheType
 from typing_extensions import Self
 
 from .. import checks
+from ..chain.products import Eigenvectors
 from ..chain.spectrum import Spectrum
 from ..joint.base_posterior import JointPosterior
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
@@ -56,7 +57,7 @@ class MultitaskModel(Saveable, TrainableModel):
         self.data = data
 
     @abc.abstractmethod
-    def spectral(self) -> tuple[tf.Tensor, Spectrum]:
+    def spectral(self) -> tuple[Eigenvectors, Spectrum]:
         """
         What takes cross-covariances to the eigenbasis of K, and the spectrum: one factorisation, of
         K or, where there are features, of their Gram matrix.
@@ -115,6 +116,7 @@ class MultitaskModel(Saveable, TrainableModel):
             self.joint_solution,
             precompute_cache=precompute_cache,
             cross_covariance=None if features is None else features.cross,
+            inducing_points=None if features is None else features.points,
         )
 
     # Predictions ---------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
 from .. import checks
-from ..chain.kernels import kernel_matrix
 from ..chain.likelihood import LEARNING
 from ..chain.objective import ENGINES, choose_engine, conditional_log_likelihoods
+from ..chain.products import KroneckerProduct
 from ..chain.recovery import average_over_orders, some_orders
 from ..chain.starting import (
     chain_parameters,
@@ -21,6 +21,8 @@ from ..chain.starting import (
     task_scales,
     warn_of_offsets,
 )
+from ..grid.axes import Grid
+from ..grid.kernels import grid_that_is_asked_for
 from ..joint.missing import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
@@ -79,7 +81,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
     :param engine: "spectral" (one eigendecomposition for all tasks), "cholesky" (one Cholesky
         factorisation per task), or "auto", see :func:`gpflow_cool.chain.objective.choose_engine`.
         With "auto" a kernel that is linear, constant or a sum of such, with fewer features than
-        rows, needs no N x N matrix: O(N D^2), and exact.
+        rows, needs no N x N matrix: O(N D^2), and exact. Neither do 300 rows or more that are a
+        grid, if the kernel is a product over its axes: see :mod:`gpflow_cool.grid`. "grid" asks for
+        this, and raises an error that says why where it is not possible.
     :param task_names: By default the columns of a data frame Y, else task_0, task_1, ...
     """
 
@@ -111,6 +115,11 @@ class CoolMTGP(ChainModel, InMemoryModel):
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)
 
+    def _find_grid(self) -> Grid | None:
+        if self.engine == "grid":
+            return grid_that_is_asked_for(self.kernel, self.data[0])
+        return super()._find_grid() if self.engine == "auto" else None
+
     def profile(self) -> ProfiledChain:
         return ProfiledChain(self) if self.features is None else StreamedLoss(self, solve=True)
 
@@ -125,7 +134,6 @@ class CoolMTGP(ChainModel, InMemoryModel):
     @check_shapes("return: [T]")
     def conditional_log_likelihoods(self) -> tf.Tensor:
         """The objective's terms: each task's likelihood given the tasks before it."""
-        X, _ = self.data
         features = self.features
         if features is not None:
             return statistics_log_likelihoods(
@@ -135,14 +143,17 @@ class CoolMTGP(ChainModel, InMemoryModel):
                 learning=self.learning,
                 decomposition=self.feature_decomposition(features, python_callback=True),
             )
+        K = self.kernel_matrix()
         engine = choose_engine(self.num_tasks) if self.engine == "auto" else self.engine
+        if self.observed is not None or isinstance(K, KroneckerProduct):
+            engine = "spectral"
         return conditional_log_likelihoods(
-            kernel_matrix(self.kernel, X),
+            K,
             self.centred_completions(),
             self.b,
             self.sigma2,
             learning=self.learning,
-            engine=engine if self.observed is None else "spectral",
+            engine=engine,
         )
 
     def to_exact(self) -> KroneckerMTGP:

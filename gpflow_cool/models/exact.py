@@ -11,7 +11,7 @@ from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
-from ..chain.kernels import kernel_matrix
+from ..chain.products import decompose
 from ..chain.spectrum import Spectrum
 from ..chain.starting import (
     NOISE_FRACTION,
@@ -30,7 +30,6 @@ from ..joint.covariances import (
 )
 from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
 from ..joint.missing import ObservedSystem, observed_system
-from ..linalg import eigh
 from ..lowrank.statistics import statistics_log_evidence
 from ..saving.models import Document, saveable
 from ..saving.modules import Reader, Writer
@@ -182,7 +181,6 @@ class KroneckerMTGP(InMemoryModel):
         The exact log evidence, the only term of the objective. Where targets are missing, its mean
         over their completions.
         """
-        X, _ = self.data
         features = self.features
         if features is not None:
             evidence = statistics_log_evidence(
@@ -193,7 +191,7 @@ class KroneckerMTGP(InMemoryModel):
             )
             return evidence[None]
         evidence = kronecker_log_likelihood(
-            kernel_matrix(self.kernel, X),
+            self.kernel_matrix(),
             self.centred_completions(),
             self.signal(),
             self.noise(),
@@ -231,7 +229,7 @@ class KroneckerMTGP(InMemoryModel):
 
     def observed_system(self) -> ObservedSystem:
         assert self.observed is not None
-        lam, U = eigh(kernel_matrix(self.kernel, self.data[0]))
+        lam, U = decompose(self.kernel_matrix())
         return observed_system(U, lam, self.signal(), self.noise(), self.observed)
 
     def to_document(self, writer: Writer) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def plain(value: Any) -> Any:
     """A setting as JSON; None for what JSON cannot express, as a generator of random numbers."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
     return value if isinstance(value, bool | int | float | str) else None
 
 

@@ -3,20 +3,26 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
-import gpflow
 import numpy as np
+from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Stationary
+from gpflow.kernels import Kernel, Linear, Stationary
+from gpflow.utilities import positive
 
 from .. import checks
 from ..chain.starting import half_median_distance
+from ..grid.kernels import grid_that_pays
 from ..lowrank.features import choose_inducing_points, linear_parts
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from ..models.sparse import SparseCoolMTGP
+from ..selection.candidates import CANDIDATES, named_candidates
+from ..selection.choice import KernelTable, choose
+from ..training.run import History
 from .costs import default_inducing, inducing_sentence, missing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
@@ -35,10 +41,11 @@ def choose_model(
     A model of the data, not trained yet.
 
     :param inducing: Number of inducing points, 0 for the exact model. None decides by the number
-        of rows, with a warning where they are many.
+        of rows, with a warning where they are many; rows on a grid need none.
     """
     X, Y = data
-    points = num_inducing(len(X), kernel, inducing)
+    on_grid = inducing is None and grid_that_pays(kernel, X) is not None
+    points = 0 if on_grid else num_inducing(len(X), kernel, inducing)
     if points == 0:
         return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
     if np.isnan(Y).any():
@@ -48,7 +55,7 @@ def choose_model(
             " fill the gaps."
         )
     guess = copy.deepcopy(kernel)  # its lengthscales decide which points are chosen
-    if isinstance(guess, Stationary):
+    if isinstance(guess, Stationary) and np.all(guess.lengthscales.numpy() == 1.0):  # not learnt
         guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
     Z = choose_inducing_points(X, guess, points)
     return SparseCoolMTGP(data, kernel, Z, learning=learning, task_names=task_names)
@@ -82,36 +89,93 @@ def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: 
 
 # Kernels by name ----------------------------------------------------------------------------------
 
-KERNELS: dict[str, Callable[..., Kernel]] = {
-    "se": gpflow.kernels.SquaredExponential,
-    "matern12": gpflow.kernels.Matern12,
-    "matern32": gpflow.kernels.Matern32,
-    "matern52": gpflow.kernels.Matern52,
-    "linear": gpflow.kernels.Linear,
-}
+AUTO = "auto"
+SHRUNK = "shrunk"
+ARD = (SHRUNK, True, False)
 
 
-def make_kernel(kernel: str | Kernel, ard: bool, num_columns: int) -> Kernel:
+def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kernel:
     """
     A kernel to train: a new one by name, or a copy of the user's.
 
-    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
+    :param ard: True if a kernel given by name has one lengthscale (if linear, one variance) per
         column.
     """
     if isinstance(kernel, Kernel):
-        if ard:
+        if ard is True:
             raise ValueError(
                 "ard=True is for a kernel given by name: give the kernel object a lengthscale"
                 " for each column instead, and leave ard out."
             )
         return copy.deepcopy(kernel)
-    if not isinstance(kernel, str) or kernel not in KERNELS:
+    if not isinstance(kernel, str) or kernel not in CANDIDATES:
         raise ValueError(
-            f"kernel={kernel!r} is not known. Choose one of {', '.join(map(repr, KERNELS))}, or"
-            " pass a gpflow.kernels.Kernel object."
+            f"kernel={kernel!r} is not known. Choose 'auto' or one of"
+            f" {', '.join(map(repr, CANDIDATES))}, or pass a gpflow.kernels.Kernel object."
         )
-    name = "variance" if kernel == "linear" else "lengthscales"
-    return KERNELS[kernel](**({name: np.ones(num_columns)} if ard else {}))
+    made = CANDIDATES[kernel]()
+    if ard is True:
+        parts = [part for part in (made, *made.submodules) if isinstance(part, Stationary)]
+        for part in parts:
+            part.lengthscales = Parameter(np.ones(num_columns), transform=positive())
+        if isinstance(made, Linear):
+            made.variance = Parameter(np.ones(num_columns), transform=positive())
+    return made
+
+
+def check_ard(kernel: Any, ard: Any) -> None:
+    """Raise unless the two settings are known and go together."""
+    if not any(ard is value for value in ARD):
+        raise ValueError(
+            f"ard={ard!r} is not known: pass 'shrunk' for a lengthscale per column that is pulled"
+            " towards a common one, True for free ones, or False for a single one."
+        )
+    if isinstance(kernel, str) and kernel == AUTO and ard is True:
+        raise ValueError(
+            "ard=True does not go with kernel='auto': free lengthscales overfit, and leave-one-out"
+            " cannot see it. Use ard='shrunk', or name a kernel."
+        )
+
+
+class Training(NamedTuple):
+    """A trained model, its history, and the kernels it was chosen among, if it was."""
+
+    model: Model
+    history: History
+    table: KernelTable | None = None
+
+
+def train_model(
+    data: tuple[AnyNDArray, AnyNDArray],
+    kernel: str | Kernel,
+    ard: bool | str,
+    make: Callable[..., CoolMTGP | SparseCoolMTGP],
+    *,
+    restarts: int,
+    seed: int | None,
+    **options: Any,
+) -> Training:
+    """
+    A model of the data with a kernel by name, an object, or the best of all that have a name.
+
+    :param make: Makes a model of data and a kernel; `inducing=0` asks for the exact one.
+    :param options: Options of `fit`.
+    :raises KeyboardInterrupt: If the user has ended training.
+    """
+    check_ard(kernel, ard)
+    if isinstance(kernel, str) and kernel == AUTO:
+        relevance = SHRUNK if ard else "given"
+        exact = partial(make, inducing=0)
+        kernels = named_candidates(None)
+        options |= {"restarts": restarts, "relevance": relevance, "seed": seed}
+        return Training(*choose(data, kernels, exact, make, **options))
+    model = make(data, make_kernel(kernel, ard, data[0].shape[1]))
+    by_name = isinstance(kernel, str) and ard == SHRUNK
+    relevance = SHRUNK if by_name else "given"
+    history = model.fit(relevance=relevance, restarts=restarts, seed=seed, **options)
+    if history.interrupted:
+        raise KeyboardInterrupt(history.message)
+    return Training(model, history)
 
 
 # Seeds --------------------------------------------------------------------------------------------

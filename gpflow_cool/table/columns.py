@@ -241,10 +241,10 @@ def check_no_text(values: Any, name: str) -> None:
     for column, cells in columns_of(values):
         word = next((cell for cell in cells if isinstance(cell, str) and not is_number(cell)), None)
         if word is not None:
+            why = "numbers are needed" if name == "y" else "the fit had numbers there"
             raise ValueError(
-                f"Column {column!r} of {name} holds text, for example {word[:40]!r}, but numbers"
-                " are needed: encode it as numbers, for example with"
-                " sklearn.preprocessing.OneHotEncoder, or leave it out."
+                f"Column {column!r} of {name} holds text, for example {word[:40]!r}, but {why}:"
+                " encode it as numbers, or leave it out."
             )
 
 

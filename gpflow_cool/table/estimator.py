@@ -3,6 +3,7 @@
 import copy
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,11 @@ from .choices import (
     average_where_possible,
     choose_model,
     drawn_seed,
-    make_kernel,
     seed_of_orders,
+    train_model,
 )
 from .columns import (
     FORMS,
-    Imputed,
-    LeaveOneOutAnswer,
     Scaling,
     TargetForm,
     check_no_text,
@@ -49,10 +48,18 @@ from .columns import (
     targets_of,
 )
 from .costs import DEFAULT_ORDERS
+from .encoding import Encoding
+from .inputs import keep_indicators, keep_names, new_inputs, refuse_weights, training_inputs
+from .learned import LearnedKernel, table_from_json, table_to_json
+from .places import Places
+from .training_rows import TrainingRows
+from .transforms import Transform, Warping, checked_probabilities, learn_warping
 
 
 @saveable
-class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class CoolMTGPRegressor(
+    Places, LearnedKernel, TrainingRows, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator
+):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
 
@@ -69,12 +76,16 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     and targets that are centred and divided by their standard deviations. If y is a data frame, so
     are the answers, with its column names, where what is asked about has an index. Without one, as
     after a scaler in a pipeline, answers are arrays. Targets may be missing (NaN): :meth:`impute`
-    fills them.
+    fills them. Columns of words become one input per category, and dates become days; the kernel
+    sees these inputs, `encoded_names_`.
 
-    :param kernel: "se" (squared exponential), "matern12", "matern32", "matern52" or "linear", or
-        any GPflow kernel over the columns of X, which is copied.
-    :param ard: Whether a kernel given by name has one lengthscale (if linear, one variance) per
-        column of X.
+    :param kernel: "auto" takes the best of the kernels that have a name, by leave-one-out, see
+        :func:`~gpflow_cool.choose_kernel`. They are "se" (squared exponential), "matern12",
+        "matern32", "matern52", "rq" (rational quadratic), "se+linear" and "linear". Or any GPflow
+        kernel over the columns of X, which is copied and trained as it is.
+    :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
+        pulled towards a common one; False for one lengthscale; True for free ones (if linear,
+        variances), which overfit where rows are few.
     :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
     :param standardize: Whether to standardise inputs and targets. Constant columns of X are then
         not used.
@@ -86,6 +97,12 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         held-out rows (docs/results.md). `model_` is then the exact model at these averages.
         With orders=1, one target, missing targets or inducing points, nothing is averaged, and
         `model_` is the chain that was trained, with its `b` and `sigma2`.
+    :param missing_inputs: What to do about gaps in inputs: "refuse" them, "fill" them with the
+        column's median and add an input that flags them, or "drop" their rows from the fit.
+    :param target_transform: "none", "log" or "yeo-johnson": how skewed targets are transformed
+        before a normal distribution is fitted to them, see docs/tables.md; for some targets only, a
+        dictionary of their names and transforms. Answers stay in the user's units. The covariances
+        after `fit` are those of the transformed targets.
     :param restarts: How many times to train again from random parameters; the best fit is kept.
     :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
         the orders (None: those of seed 0).
@@ -94,18 +111,21 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
     After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
     SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
-    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`.
+    `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
+    `relevance_` (of each input), `kernel_choice_` (the kernels that were compared, or None).
     """
 
     def __init__(
         self,
-        kernel: str | Kernel = "se",
+        kernel: str | Kernel = "auto",
         *,
-        ard: bool = False,
+        ard: bool | str = "shrunk",
         learning: str = "hierarchical",
         standardize: bool = True,
         inducing: int | None = None,
         orders: int = DEFAULT_ORDERS,
+        missing_inputs: str = "refuse",
+        target_transform: Any = "none",
         restarts: int = 0,
         random_state: Any = None,
         verbose: int = 0,
@@ -116,6 +136,8 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         self.standardize = standardize
         self.inducing = inducing
         self.orders = orders
+        self.missing_inputs = missing_inputs
+        self.target_transform = target_transform
         self.restarts = restarts
         self.random_state = random_state
         self.verbose = verbose
@@ -127,6 +149,7 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         *,
         callbacks: Sequence[Any] = (),
         tensorboard: str | os.PathLike[str] | None = None,
+        **other: Any,
     ) -> Self:
         """
         Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
@@ -138,39 +161,44 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         """
         checks.whole_number(self.restarts, "restarts")
         checks.positive_integer(self.orders, "orders")
-        check_no_text(X, "X")
+        refuse_weights(other)
         check_no_text(y, "y")
+        table = X
+        X, y, encoding = training_inputs(X, y, self.missing_inputs)
         of_X = {"dtype": np.float64, "ensure_min_samples": 2}
         of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
         X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
         check_consistent_length(X, values)
+        keep_names(self, table, encoding)
         form = target_form(y, values)
         Y = values.reshape(len(X), -1)
         check_targets(Y, form.names)
-        inputs, targets = scalings(X, Y, self.standardize)
-        model = choose_model(
-            (inputs.standardised(X), targets.standardised(Y)),
-            make_kernel(self.kernel, self.ard, X.shape[1]),
-            inducing=self.inducing,
-            learning=self.learning,
-            task_names=form.names,
-        )
-        random = self.restarts or model.observed is not None
-        seed = drawn_seed(self.random_state) if random else None
-        order_seed = seed_of_orders(self.random_state)
-        history = model.fit(
-            callbacks=callbacks,
+        inputs = keep_indicators(scalings(X, Y, self.standardize)[0], encoding)
+        Z = inputs.standardised(X)
+        targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)
+        random = self.restarts or np.isnan(Y).any()
+        trained = train_model(
+            (Z, targets.standardised(Y)),
+            self.kernel,
+            self.ard,
+            partial(self._make_model, task_names=form.names),
             restarts=self.restarts,
-            seed=seed,
+            seed=drawn_seed(self.random_state) if random else None,
+            callbacks=callbacks,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        if history.interrupted:
-            raise KeyboardInterrupt(history.message)
-        model = average_where_possible(model, self.orders, order_seed)
+        orders = seed_of_orders(self.random_state)
+        model = average_where_possible(trained.model, self.orders, orders)
+        self.kernel_choice_, history = trained.table, trained.history
         self.history_, self._index = history, index_of(y)
-        self._inputs, self._targets = inputs, targets
+        self._inputs, self._targets, self._encoding = inputs, targets, encoding
         return self._set_model(model, form)
+
+    def _make_model(self, data: Any, kernel: Kernel, **options: Any) -> Any:
+        """A model of standardised data, not trained yet."""
+        settings = {"inducing": self.inducing, "learning": self.learning}
+        return choose_model(data, kernel, **{**settings, **options})
 
     def _set_model(self, model: Model, form: TargetForm) -> Self:
         """Set the attributes that a trained model gives."""
@@ -206,10 +234,22 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             functions without noise.
         :return: Means, or a tuple of means and what else was asked for.
         """
-        index, Z = index_of(X), self._standardised_inputs(X)
-        predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
-        mean, cov = in_blocks(predict, [Z], full_output_cov=return_cov)
-        return self._answer(mean, cov, index, return_std, return_cov)
+        mean, cov = self._moments(X, None, return_cov, include_noise)
+        return self._answer(mean, cov, index_of(X), return_std, return_cov)
+
+    def predict_quantiles(
+        self, X: Any, probabilities: Sequence[float], y: Any = None, *, include_noise: bool = True
+    ) -> AnyNDArray:
+        """
+        Quantiles of each target at new inputs: 0.5 for the median, 0.05 and 0.95 for an interval.
+
+        :param y: Known targets, as for :meth:`predict_given`.
+        :return: [M, T, number of probabilities], or without T if y was one-dimensional.
+        """
+        levels = checked_probabilities(probabilities)
+        mean, variance = self._moments(X, y, False, include_noise)
+        quantiles = self._targets.quantiles(mean, variance, levels)
+        return quantiles[:, 0] if self._form.kind in ("vector", "series") else quantiles
 
     def predict_given(
         self,
@@ -226,35 +266,22 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         :param y: [M, T], numbers where a target is known, NaN where it is asked for.
         :return: As :meth:`predict`; with noise, a known target keeps its value, with deviation 0.
         """
-        index, Z = index_of(X), self._standardised_inputs(X)
+        mean, cov = self._moments(X, y, return_cov, include_noise)
+        return self._answer(mean, cov, index_of(X), return_std, return_cov)
+
+    def _moments(self, X: Any, y: Any, full_cov: bool, include_noise: bool) -> Any:
+        """Means [M, T] and covariances [M, T, T], or variances [M, T], of standardised targets."""
+        Z = self._standardised_inputs(X)
+        if y is None:
+            predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
+            return in_blocks(predict, [Z], full_output_cov=full_cov)
         known = self._targets.standardised(self._values(y, len(Z)))
 
-        def predict(Z: AnyNDArray, Y: AnyNDArray, full_output_cov: bool) -> Any:
+        def predict_given(Z: AnyNDArray, Y: AnyNDArray) -> Any:
             mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)
-            return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
+            return mean, cov if full_cov else tf.linalg.diag_part(cov)
 
-        mean, cov = in_blocks(predict, [Z, known], full_output_cov=return_cov)
-        return self._answer(mean, cov, index, return_std, return_cov)
-
-    def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
-    ) -> AnyNDArray:
-        """
-        Draw from the posterior, correlated over rows and targets.
-
-        :param random_state: Seed or generator; None for other draws each time.
-        :param include_noise: Whether to draw observations, or functions without noise.
-        :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
-        """
-        Z = self._standardised_inputs(X)
-        count = checks.positive_integer(n_samples, "n_samples")
-        seed = drawn_seed(random_state)
-
-        drawn = self.posterior_.predict_samples(
-            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
-        )
-        draws = np.moveaxis(drawn.numpy() * self._targets.scale + self._targets.centre, 0, -1)
-        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
+        return in_blocks(predict_given, [Z, known])
 
     def log_density(self, X: Any, y: Any) -> Any:
         """
@@ -263,8 +290,8 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         Targets that are NaN are left out of their row's density.
         """
         index, Z = index_of(X), self._standardised_inputs(X)
-        Y = self._targets.standardised(self._values(y, len(Z)))
-        known = ~np.isnan(Y)
+        values = self._values(y, len(Z))
+        Y, known = self._targets.standardised(values), ~np.isnan(values)
 
         def score(Z: AnyNDArray, Y: AnyNDArray) -> Any:
             if known.all():
@@ -273,7 +300,9 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             return (tf.constant(known_log_densities(Y, *predicted)),)
 
         (density,) = in_blocks(score, [Z, Y])
-        return self._form.column(self._targets.log_density(density, known), "log_density", index)
+        return self._form.column(
+            self._targets.log_density(density, values, known), "log_density", index
+        )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2, averaged over the targets; NaN in y is ignored."""
@@ -286,58 +315,9 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         ]
         return float(np.mean(scores))
 
-    def impute(self, y: Any) -> Imputed:
-        """
-        Fill in what is missing of the targets that the estimator was fitted to.
-
-        Missing targets are predicted from all that was observed, in their own row and in the
-        others. For rows that were not in the fit, use :meth:`predict_given`.
-
-        :param y: The targets of the fit, [N, T], NaN where one is missing. The index of a frame is
-            kept.
-        """
-        _, trained = self.training_data()
-        Y = self._values(y, len(trained))
-        Z = self._targets.standardised(Y), self._targets.standardised(trained)
-        other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)
-        if other.any():
-            n, t = np.argwhere(other)[0]
-            raise ValueError(
-                f"y[{n}, {t}] is {Y[n, t]:g}, but {trained[n, t]:g} in the fit: impute fills in the"
-                " targets of the fit. Fit again, or use predict_given(X, y) for other rows."
-            )
-        filled, index = self.model_.impute(), index_of(y)
-        mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
-        completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
-        return Imputed(self._form.rows(completed, index), std, cov)
-
-    @property
-    def leave_one_out_(self) -> LeaveOneOutAnswer:
-        """
-        Every training row predicted from all the others, in closed form, without a refit.
-
-        This is optimistic: kernel, covariances and scaling have seen the row, and a copy of it may
-        be among the others. Frames have the index that y had in `fit`; it is not saved, so that a
-        loaded estimator answers with arrays.
-        """
-        check_is_fitted(self, "model_")
-        rows = self.model_.leave_one_out()
-        index = getattr(self, "_index", None)
-        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), index, True, True)
-        density = self._targets.log_density(rows.log_density.numpy(), self.model_.observed)
-        return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density", index))
-
-    def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
-        """Inputs [N, D] and targets [N, T] of the fit, in the user's units; NaN where missing."""
-        check_is_fitted(self, "model_")
-        X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
-        scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
-        return X * scale + self._inputs.centre, self._targets.mean(Y)
-
     def _standardised_inputs(self, X: Any) -> AnyNDArray:
         check_is_fitted(self, "model_")
-        check_no_text(X, "X")
-        return self._inputs.standardised(validate_data(self, X, reset=False, dtype=np.float64))
+        return self._inputs.standardised(new_inputs(self, X, self._encoding))
 
     def _values(self, y: Any, num_rows: int) -> AnyNDArray:
         """[M, T], targets in the order of the fit; NaN is allowed."""
@@ -347,13 +327,13 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
     ) -> Any:
         """What was asked for, in the user's units and form; `cov` may be variances [M, T]."""
-        variance = np.diagonal(cov, axis1=1, axis2=2) if cov.ndim == 3 else cov
-        std = np.sqrt(np.maximum(variance, 0.0)) * self._targets.scale
-        answer = [self._form.rows(self._targets.mean(mean), index)]
+        mean, cov = self._targets.moments(mean, cov)
+        answer = [self._form.rows(mean, index)]
         if return_std:
-            answer.append(self._form.rows(std, index))
+            variance = np.diagonal(cov, axis1=1, axis2=2) if cov.ndim == 3 else cov
+            answer.append(self._form.rows(np.sqrt(np.maximum(variance, 0.0)), index))
         if return_cov:
-            answer.append(self._form.matrices(self._targets.covariance(cov), index))
+            answer.append(self._form.matrices(cov, index))
         return answer[0] if len(answer) == 1 else tuple(answer)
 
     # Saving --------------------------------------------------------------------------------------
@@ -370,7 +350,10 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
             "input_names": None if names is None else [str(name) for name in names],
             "layout": [self._form.kind, list(self._form.names)],
             "inputs": [writer.array("input_scaling", part) for part in self._inputs],
-            "targets": [writer.array("target_scaling", part) for part in self._targets],
+            "targets": [writer.array("target_scaling", part) for part in self._targets.scaling],
+            "transforms": [list(transform) for transform in self._targets.transforms],
+            "encoding": None if self._encoding is None else self._encoding.to_json(),
+            "kernel_choice": table_to_json(self.kernel_choice_),
             "model": document_of(self.model_, writer),
         }
 
@@ -380,10 +363,16 @@ class CoolMTGPRegressor(Saveable, MultiOutputMixin, RegressorMixin, BaseEstimato
         kernel = copy.deepcopy(model.kernel) if saved["kernel"] is None else str(saved["kernel"])
         estimator = cls(kernel, **saved["settings"])
         estimator._inputs = Scaling(*(reader.array(name) for name in saved["inputs"]))
-        estimator._targets = Scaling(*(reader.array(name) for name in saved["targets"]))
-        estimator.n_features_in_ = len(estimator._inputs.centre)
+        scaling = Scaling(*(reader.array(name) for name in saved["targets"]))
+        transforms = saved.get("transforms") or [["none"]] * len(scaling.scale)
+        estimator._targets = Warping(tuple(Transform(*part) for part in transforms), scaling)
+        encoding = saved.get("encoding")
+        estimator._encoding = None if encoding is None else Encoding.from_json(encoding)
+        raw = estimator._inputs.centre if encoding is None else encoding["columns"]
+        estimator.n_features_in_ = len(raw)
         if saved["input_names"] is not None:
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
+        estimator.kernel_choice_ = table_from_json(saved.get("kernel_choice"))
         kind, names = saved["layout"]
         kind = checks.option(kind, "layout", FORMS)
         return estimator._set_model(model, TargetForm(kind, tuple(names)))

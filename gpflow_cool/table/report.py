@@ -219,8 +219,7 @@ def parameters_section(regressor: Any) -> str:
 def data_section(regressor: Any) -> str:
     """Summary of the columns."""
     X, Y = regressor.training_data()
-    names = getattr(regressor, "feature_names_in_", None)
-    names = [f"x{d}" for d in range(X.shape[1])] if names is None else list(names)
+    names = regressor.encoded_names_
     scales = lengthscales(regressor)
     inputs = column_rows(names, X)
     if scales is not None:

@@ -12,6 +12,7 @@ from gpflow.utilities import parameter_dict
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 from .columns import in_blocks
+from .learned import choice_sentence, relevance_sentence
 
 NUM_SIGMA = 2.0
 """Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
@@ -167,7 +168,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
     return {
         "model": str(out),
         "rows": model.num_rows,
-        "inputs": list(regressor.feature_names_in_),
+        "inputs": list(regressor.encoded_names_),
         "targets": list(regressor.target_names_),
         "inducing_points": getattr(model, "num_inducing", None),
         "missing": missing_targets(regressor),
@@ -176,6 +177,8 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "steps": len(regressor.history_.epoch),
         "seconds": seconds,
         "log_evidence": log_evidence(model),
+        "kernel": choice_sentence(regressor.kernel_choice_),
+        "relevance": dict(zip(regressor.feature_names_in_, regressor.relevance_, strict=True)),
         "leave_one_out": leave_one_out_scores(regressor),
         "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
         "noise_correlation": [[None if np.isnan(r) else r for r in row] for row in noise.tolist()],
@@ -229,6 +232,8 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         f"{through}{how_training_ended(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",
+        *filter(None, [result["kernel"]]),
+        relevance_sentence(result["relevance"]),
         "",
         "Every row predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),

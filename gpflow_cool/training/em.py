@@ -6,12 +6,11 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 
-from ..chain.kernels import kernel_matrix
+from ..chain.products import decompose
 from ..chain.spectrum import exact_spectrum
 from ..graphs import compiled
 from ..joint.covariances import FullCovariance
 from ..joint.kronecker import em_step, spectrum_log_evidence, task_basis
-from ..linalg import eigh
 from .model import Evaluation, ExpectationMaximisation, TrainableModel
 
 
@@ -38,7 +37,7 @@ class ExactEM(ExpectationMaximisation):
 
     def prepare(self) -> None:
         """Start from the model's present parameters, with a decomposition of its kernel matrix."""
-        lam, U = eigh(kernel_matrix(self.model.kernel, self.model.data[0]))
+        lam, U = decompose(self.model.kernel_matrix())
         self.spectrum = exact_spectrum(lam, U, self.model.centred_completions())
         self.C = tf.cast(self.signal(), tf.float64)
         self.Sigma = tf.cast(self.noise(), tf.float64)

@@ -7,8 +7,9 @@ After a fit the parameters are those of the best loss seen, whatever happened on
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ from .monte_carlo_em import (
     in_rounds,
 )
 from .optimizers import FAILURES, Evaluate, Optimizer, resolve_optimizer
-from .run import History, Outcome, Run, TrainingStopped, restore, snapshot
+from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
+from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, restore, snapshot
 from .vector import ParameterVector, lower_bound
 
 LONG_LENGTHSCALE = 4.0
@@ -49,6 +51,7 @@ def fit(
     self: TrainableModel,
     optimizer: Any = "profile",
     *,
+    relevance: str = "given",
     steps: int | None = None,
     callbacks: Sequence[Any] = (),
     restarts: int = 0,
@@ -72,6 +75,11 @@ def fit(
         "profile" where nothing can be solved for; "adam" is Adam; "em" is expectation maximisation
         over full C and Sigma, for :class:`gpflow_cool.KroneckerMTGP`. A `gpflow.optimizers.Scipy`
         or a Keras optimizer is used as it is.
+    :param relevance: "given" trains the lengthscales that the kernel has. "shrunk" first trains one
+        lengthscale for all inputs, then one per input, pulled towards the common one (see
+        :mod:`gpflow_cool.training.relevance`): it shows which inputs matter, and overfits less than
+        free lengthscales. Sums and products do this in each of their kernels. Lengthscales that are
+        not trainable, or have a prior, stay as they are.
     :param steps: The largest number of steps; in each round, where targets are missing.
     :param callbacks: Keras callbacks, which see each step as an epoch. Setting `stop_training` of
         the model ends training with any optimizer.
@@ -90,7 +98,38 @@ def fit(
         objective by less.
     :return: Loss, terms, gradient norm and seconds of every step, and how training ended.
     """
-    model = self
+    checks.option(relevance, "relevance", RELEVANCE)
+    train = partial(
+        train_once,
+        self,
+        optimizer,
+        steps=steps,
+        callbacks=callbacks,
+        restarts=restarts,
+        seed=seed,
+        verbose=verbose,
+        rounds=rounds,
+        draws=draws,
+        tolerance=tolerance,
+    )
+    return train(tensorboard) if relevance == "given" else train_shrunk(self, train, tensorboard)
+
+
+def train_once(
+    model: TrainableModel,
+    optimizer: Any,
+    tensorboard: str | os.PathLike[str] | None,
+    *,
+    steps: int | None,
+    callbacks: Sequence[Any],
+    restarts: int,
+    seed: int | None,
+    verbose: int,
+    rounds: int,
+    draws: int,
+    tolerance: float,
+) -> History:
+    """Train the parameters that the model has; see :func:`fit`."""
     check_built_outside_of_strategies(model)
     if steps is not None:
         checks.positive_integer(steps, "steps")
@@ -129,6 +168,29 @@ def fit(
     return run.history
 
 
+def train_shrunk(
+    model: TrainableModel,
+    train: Callable[[str | os.PathLike[str] | None], History],
+    tensorboard: str | os.PathLike[str] | None,
+) -> History:
+    """
+    Train one lengthscale for all inputs, then one per input with a prior around the common one.
+
+    The history is that of both, and TensorBoard shows the second part. The prior is gone
+    afterwards: the model's objective is again what it was.
+    """
+    share_lengthscales(model.kernel)
+    first = train(None)
+    freed = [] if first.interrupted else free_lengthscales(model.kernel, model.data[0].shape[1])
+    if not freed:
+        return first
+    try:
+        return joined(first, train(tensorboard))
+    finally:
+        for lengthscales in freed:
+            lengthscales.prior = None
+
+
 def check_built_outside_of_strategies(model: TrainableModel) -> None:
     """Raise if the parameters are copied to several devices: our graphs know one copy of each."""
     if any(isinstance(variable, tf.distribute.DistributedValues) for variable in model.variables):
@@ -157,7 +219,7 @@ def attempt_all(
             break
     if failures == len(attempts):
         tried = "\n".join(f"  attempt {n}: {text}" for n, text in enumerate(attempts))
-        raise RuntimeError(
+        raise TrainingFailed(
             f"Training failed in every one of {len(attempts)} attempts; the parameters are"
             f" the best seen.\n{tried}\nTry other starting values, restarts=5, or a larger sigma2."
         )

@@ -7,6 +7,7 @@ import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
+from ..chain.products import KernelMatrix
 from ..joint.missing import ObservedSystem
 from ..joint.model import JointModel
 from ..lowrank.rows import Rows
@@ -63,6 +64,11 @@ class TrainableModel(JointModel):
     """Whether the first draws of missing targets come from the model, which knows C already."""
 
     @property
+    def is_on_grid(self) -> bool:
+        """Whether the kernel matrix is a Kronecker product over the axes of a grid."""
+        return False
+
+    @property
     def completions(self) -> tf.Variable | None:
         """[S, N, T], the targets with the missing ones filled in; None where none is missing."""
         return None
@@ -105,6 +111,10 @@ class TrainableModel(JointModel):
         [1, N, T], the missing targets as predicted by one Gaussian process per task, trained on the
         observed targets of that task.
         """
+        raise NotImplementedError
+
+    def kernel_matrix(self) -> KernelMatrix:
+        """The kernel matrix of all rows, [N, N], or a Kronecker product where they are a grid."""
         raise NotImplementedError
 
     def observed_system(self) -> ObservedSystem:

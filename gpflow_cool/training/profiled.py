@@ -19,9 +19,17 @@ import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
-from ..chain.kernels import kernel_matrix
+from ..chain.compression import compressed, dual_vectors
 from ..chain.likelihood import KernelGradient, leave_eigenbasis
 from ..chain.newton import Box, InnerSolution, solve
+from ..chain.products import (
+    Eigenvectors,
+    KernelMatrix,
+    KroneckerProduct,
+    KroneckerVectors,
+    kernel_tensors,
+    outer_product,
+)
 from ..chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
@@ -66,7 +74,7 @@ class ProfiledChain(Loss):
         self.floor = sigma2_floor(model.sigma2)
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
-        self.is_near = False  # whether b and sigma2 are those of an earlier evaluation
+        self.num_solved = 0  # inner problems solved so far
         self.rounding = 0.0
         self.failure: Exception | None = None
 
@@ -74,7 +82,7 @@ class ProfiledChain(Loss):
         """Solve for b and sigma2; the loss there, and its gradient by the other parameters."""
         if self.device_eigh is None:
             X, _ = self.model.data
-            self.device_eigh = prefers_device(X.shape[0], X.dtype)
+            self.device_eigh = not self.model.is_on_grid and prefers_device(X.shape[0], X.dtype)
         if self.device_eigh:
             with suppress(tf.errors.OpError, np.linalg.LinAlgError):
                 return self._evaluate(self._compute_on_device)
@@ -132,19 +140,40 @@ class ProfiledChain(Loss):
 
         return tf.numpy_function(call, arguments, types)
 
-    def _solved_by_lapack(self, K: tf.Tensor, Y: tf.Tensor, present: tf.Tensor) -> list[tf.Tensor]:
-        """What :meth:`solve` returns, in a graph."""
-        return self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
+    def _solved_by_lapack(
+        self, K: KernelMatrix, Y: tf.Tensor, present: tf.Tensor
+    ) -> tuple[Eigenvectors, list[tf.Tensor]]:
+        """Eigenvectors of K, and what :meth:`solve_spectrum_of` returns, in a graph."""
+        if isinstance(K, KroneckerProduct):
+            return self._solved_on_grid(K, Y, present)
+        U, *parts = self.in_numpy(self.solve, [K, Y, present], [K.dtype] + [tf.float64] * 7)
+        return U, parts
 
-    def _solved_on_device(self, K: tf.Tensor, Y: tf.Tensor, present: tf.Tensor) -> list[tf.Tensor]:
+    def _solved_on_grid(
+        self, K: KroneckerProduct, Y: tf.Tensor, present: tf.Tensor
+    ) -> tuple[Eigenvectors, list[tf.Tensor]]:
+        """The same for a Kronecker product, of whose matrices each is decomposed."""
+        types = [part.dtype for part in K.matrices]
+        inputs = [Y, present, K.rows, *K.matrices]
+        found = self.in_numpy(self.solve_on_grid, inputs, types * 2 + [tf.float64] * 7)
+        shaped = zip(found, [part.shape for part in K.matrices], strict=False)
+        vectors = tuple(tf.ensure_shape(part, shape) for part, shape in shaped)
+        shaped = zip(found[len(types) :], [part.shape[:1] for part in K.matrices], strict=False)
+        values = tuple(tf.ensure_shape(part, shape) for part, shape in shaped)
+        return KroneckerVectors(vectors, values, K.rows), found[2 * len(types) :]
+
+    def _solved_on_device(
+        self, K: KernelMatrix, Y: tf.Tensor, present: tf.Tensor
+    ) -> tuple[Eigenvectors, list[tf.Tensor]]:
         """The same: K and its eigenvectors stay on the device, N x T numbers go to NumPy."""
         lam, U = tf.linalg.eigh(K)
         Yr = exact_spectrum(lam, U, Y).Yr
         inputs = [lam, Yr, Y, present]
-        return [U, *self.in_numpy(self.solve_decomposed, inputs, [tf.float64] * 7)]
+        return U, self.in_numpy(self.solve_decomposed, inputs, [tf.float64] * 7)
 
     def _computation(
-        self, solve: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], list[tf.Tensor]]
+        self,
+        solve: Callable[[KernelMatrix, tf.Tensor, tf.Tensor], tuple[Eigenvectors, list[tf.Tensor]]],
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """
         Loss, its gradients by the variables that are not solved for, and terms.
@@ -156,21 +185,20 @@ class ProfiledChain(Loss):
         variables = [p.unconstrained_variable for p in self.parameters]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            K, Y = kernel_matrix(model.kernel, model.data[0]), model.centred_completions()
+            K, Y = model.kernel_matrix(), model.centred_completions()
             present = self.present()
-            prior = model.log_prior_density() if self.has_prior else tf.zeros([], K.dtype)
-        U, *parts = solve(K, Y, present)
-        parts = [tf.cast(part, K.dtype) for part in parts]
-        best, terms, by_present, *by_kernel = parts
+            prior = model.log_prior_density() if self.has_prior else tf.zeros([], Y.dtype)
+        U, parts = solve(K, Y, present)
+        best, terms, by_present, *by_kernel = (tf.cast(part, Y.dtype) for part in parts)
         self.assign(tf.ensure_shape(best, present.shape))
-        by_K, by_Y = leave_eigenbasis(KernelGradient(*by_kernel), U, Y)
+        *by_K, by_Y = leave_eigenbasis(KernelGradient(*by_kernel), U, Y)
+        sources = [*kernel_tensors(K), Y, present]
+        upstream = zip([*by_K, by_Y, by_present], sources, strict=True)
         gradients = tape.gradient(
-            [K, Y, present, prior],
+            [*sources, prior],
             variables,
             output_gradients=[
-                -tf.ensure_shape(by_K, K.shape),
-                -tf.ensure_shape(by_Y, Y.shape),
-                -tf.ensure_shape(by_present, present.shape),
+                *(-tf.ensure_shape(by, source.shape) for by, source in upstream),
                 -tf.ones_like(prior),
             ],
             unconnected_gradients="zero",
@@ -189,6 +217,19 @@ class ProfiledChain(Loss):
         lam, U = lapack_eigh(K)
         spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, Y)
         return U, *self.solve_spectrum_of(spectrum, Y, present)
+
+    def solve_on_grid(
+        self, Y: AnyNDArray, present: AnyNDArray, rows: AnyNDArray, *matrices: AnyNDArray
+    ) -> tuple[AnyNDArray, ...]:
+        """As :meth:`solve`, for a Kronecker product: eigenvectors and eigenvalues of each axis."""
+        parts = [lapack_eigh(part) for part in matrices]
+        U = KroneckerVectors(
+            tuple(vectors for _, vectors in parts),
+            tuple(np.maximum(values, 0.0) for values, _ in parts),
+            rows,
+        )
+        spectrum = exact_spectrum_of_arrays(outer_product(U.values), U, Y)
+        return *U.vectors, *U.values, *self.solve_spectrum_of(spectrum, Y, present)
 
     def solve_decomposed(
         self, lam: AnyNDArray, Yr: AnyNDArray, Y: AnyNDArray, present: AnyNDArray
@@ -211,8 +252,10 @@ class ProfiledChain(Loss):
         """What :meth:`solve` returns after the eigenvectors, which are N x T numbers at most."""
         self.num_decompositions += 1
         problems = task_problems(spectrum, self.model.learning)
-        best = self.solve_inner(problems, completion_scales(Y), present.astype(np.float64))
-        gradient = kernel_gradient(problems, best.parameters, best.W, best.A)
+        scales, present = completion_scales(Y), present.astype(np.float64)
+        best = self.solve_inner(compressed(problems), scales, present)
+        A = dual_vectors(problems, best.parameters, best.W)
+        gradient = kernel_gradient(problems, best.parameters, best.W, A)
         return best.parameters, best.values, best.gradients, *gradient
 
     def solve_inner(
@@ -221,11 +264,19 @@ class ProfiledChain(Loss):
         """
         The best b and sigma2 for this spectrum; one that is not solved for stays.
 
+        At first the kernel's parameters change much, and later little: whether a task has a better
+        maximum elsewhere is looked up in the evaluations 1, 2, 4, 8, and so on.
+
         :param scales: [T], the tasks' variances.
         """
         box = self.inner_box(problems.spectrum, scales, present)
-        best = solve(problems, present if self.is_near else None, box)
-        self.is_near = True
+        self.num_solved += 1
+        best = solve(
+            problems,
+            present if self.num_solved > 1 else None,
+            box,
+            looks_elsewhere=is_power_of_two(self.num_solved),
+        )
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
         return best._replace(parameters=parameters)
@@ -264,6 +315,10 @@ def compiled_if_possible(computation: Computation) -> Computation:
 def is_free(parameter: Parameter) -> bool:
     """Whether a parameter is trained for the likelihood alone."""
     return parameter.trainable and parameter.prior is None
+
+
+def is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def sigma2_floor(sigma2: Parameter) -> AnyNDArray:

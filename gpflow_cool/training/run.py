@@ -16,6 +16,10 @@ class TrainingStopped(Exception):
     """A callback or the user asked training to end."""
 
 
+class TrainingFailed(RuntimeError):
+    """Training has failed in every attempt."""
+
+
 @dataclass(repr=False)
 class History:
     """
@@ -56,6 +60,22 @@ class History:
         self.epoch.append(len(self.epoch))
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
+
+
+def joined(first: History, second: History) -> History:
+    """Two fits of a model, one after the other, as one; the second tells how training ended."""
+    seconds = first.history["seconds"][-1] if first.epoch else 0.0
+    later = {**second.history, "seconds": [seconds + s for s in second.history["seconds"]]}
+    return History(
+        params=second.params,
+        history={name: first.history.get(name, []) + values for name, values in later.items()},
+        epoch=list(range(len(first.epoch) + len(second.epoch))),
+        attempts=first.attempts + second.attempts,
+        rounds=first.rounds + second.rounds,
+        converged=second.converged,
+        message=second.message,
+        interrupted=second.interrupted,
+    )
 
 
 class BestRound(NamedTuple):

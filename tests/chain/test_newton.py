@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
-from gpflow_cool.chain.newton import Box, local_maxima, maximise
-from gpflow_cool.chain.terms import task_problems
+from gpflow_cool.chain.newton import Box, Grid, maximise
+from gpflow_cool.chain.terms import task_problems, task_terms
 
 
 def solve(spectrum, box, learning, present=None):
@@ -186,11 +186,57 @@ def test_a_search_without_prospects_is_given_up(rng):
     assert maximise(task, start, bounds, at_least=-1e9).x[1] > np.log(0.9)
 
 
-def test_local_maxima_of_a_grid():
-    values = np.array([[3.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 0.0, 1.0]])[:, :, None]
-    expected = np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool)[:, :, None]
-    assert_array_equal(local_maxima(values), expected)
-    assert_array_equal(local_maxima(np.zeros((1, 2, 1))), np.ones((1, 2, 1), bool))
+def test_a_task_without_signal_takes_few_steps(monkeypatch):
+    """In log b alone Newton lowers b by a factor of e per step, here from 1e-2 to 1e-10."""
+    X = np.linspace(0.0, 4.0, 40)[:, None]
+    alternating = (-1.0) ** np.arange(40)[:, None]  # nothing that a smooth kernel explains
+    spectrum = exact(ref.squared_exponential(X, X, 1.0, 1.0), alternating)
+    task = next(task_problems(spectrum, "hierarchical").tasks())
+    calls = []
+    monkeypatch.setattr(
+        newton, "task_terms", lambda *point: calls.append(point) or task_terms(*point)
+    )
+    found = maximise(task, np.log([0.01, 1.0]), Box(*(side[0] for side in WIDE)))
+    assert found.x[0] == WIDE.lower[0, 0]
+    assert len(calls) <= 6
+
+
+def test_signal_is_found_after_there_was_none(rng):
+    """A warm start from no signal at all, without a look at the grid."""
+    X, Y = smooth_targets(rng, 14, 2)
+    K = ref.squared_exponential(X, X, 1.0, 1.5)
+    problems, box = task_problems(exact(K, Y), "hierarchical"), boxes(WIDE, 2)
+    nothing = np.tile([1e-10, 1.0], (2, 1))
+    warm = newton.solve(problems, nothing, box, looks_elsewhere=False)
+    assert_allclose(warm.values[0], newton.solve(problems, None, box).values[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_orders_share_a_search(rng, learning):
+    X, Y = smooth_targets(rng, 14, 4)
+    problems = task_problems(exact(ref.squared_exponential(X, X, 1.0, 1.5), Y), learning)
+    box = boxes(WIDE, 4)
+    box.lower[:, 1] = np.log([1e-4, 0.3, 1e-3, 0.2])
+    orders = [np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0])]
+    together = newton.solve_orders(problems, orders, box)
+    for order, solution in zip(orders, together, strict=True):
+        alone = newton.solve(problems.of_tasks(order), None, box.of_tasks(order))
+        assert_allclose(solution.values, alone.values, rtol=1e-9, atol=1e-9)
+        for one, other in zip(solution, alone, strict=True):
+            assert_allclose(one, other, rtol=1e-5, atol=1e-5)  # from other starts
+
+
+def test_maxima_and_neighbours_on_a_grid():
+    values = np.array([[3.0, 1.0, 0.0, 0.0], [1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    grid = Grid([np.arange(3.0), np.arange(4.0)], np.ones(2))
+    maxima = grid.maxima(values.reshape(-1, 1))
+    assert_array_equal(np.flatnonzero(np.isfinite(maxima)), [0, 6])
+    assert_array_equal(grid.points()[[0, 6]], [[0.0, 0.0], [1.0, 2.0]])
+    assert_array_equal(maxima[[0, 6], 0], [3.0, 2.0])
+    near = grid.neighbours(np.arange(12) == 3)  # the corner of the first row
+    assert_array_equal(np.flatnonzero(near), [2, 3, 6, 7])
+    flat = Grid([np.zeros(1), np.arange(2.0)], np.ones(2)).maxima(np.zeros((2, 1)))
+    assert_array_equal(flat, np.zeros((2, 1)))
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)

@@ -193,6 +193,10 @@ def test_terms_of_all_tasks_at_shared_points(rng, N, R, T, slack, learning):
         assert_close(values, dense - 0.5 * slack * point[0] / point[1])
         alone = terms_of(spectrum, np.tile(point, (T, 1)), learning)
         assert_close(values, alone.value)
+    orders = [rng.permutation(T) for _ in range(2)]
+    reordered = [shared_terms(problems.of_tasks(order), points) for order in orders]
+    for parts in zip(shared_terms(problems, points, orders), *reordered, strict=True):
+        assert_close(parts[0], np.concatenate(parts[1:], axis=1))
     # How the terms change with the size of b and sigma2.
     slope = ref.derivative(lambda h: shared_terms(problems, points * np.exp(h)).values, 1e-3)
     assert_close(0.5 * (shared.residuals - shared.counts), slope, 1e-6)

@@ -11,7 +11,7 @@ from patterns import random_joint
 from problems import CASES, LAYOUTS, assert_close, joint_arguments, random_problem, some_known
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.joint.base_posterior import cache_type, task_matrices
+from gpflow_cool.joint.solved_posterior import cache_type, task_matrices
 
 
 def model_of(p, mean_function=None, **options):

@@ -355,7 +355,7 @@ def test_the_search_rescues_from_all_noise(rng, monkeypatch, learning):
             newton, "best_of_starts", lambda task, box, known, *_: maximise(task, known, box)
         )
         profile = models[1].profile()
-        profile.is_near = True
+        profile.num_solved = 1
         stuck = profile.evaluate()
     assert stuck.loss > rescued.loss + 30.0
     assert models[1].b.numpy()[0] < 1e-6

@@ -1,14 +1,7 @@
-"""
-Figures of what a model has learned and predicts.
-
-Every function draws into the axes that it is given, or into a figure of its own, and returns the
-axes. That figure is made without ``pyplot``: nothing is left open, no display is needed, and
-``ax.figure.savefig(...)`` writes it. To have it in ``pyplot``'s care (``plt.show``), pass axes of
-``plt.subplots()``. Matplotlib is imported on the first call.
-"""
+"""Figures of predictions: bands, level curves, calibration, predicted against observed."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from check_shapes import check_shapes
@@ -16,19 +9,14 @@ from gpflow.base import AnyNDArray
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from .metrics import coverage
+from ..metrics import coverage
+from .axes import own_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_TASKS_WITH_NUMBERS = 8
-"""A heat map of more tasks than these has no numbers in its cells."""
-
 MAX_POINTS_AS_LINES = 500
 """More points than these are drawn without bars, and as pixels in a vector format."""
-
-LETTERS_AN_INCH = 8.1
-"""How many letters of tick labels fit, with gaps between the labels."""
 
 
 class Predictor(Protocol):
@@ -43,43 +31,6 @@ class Predictor(Protocol):
     def predict_f(self, Xnew: Any) -> tuple[Any, Any]: ...
 
     def predict_y(self, Xnew: Any) -> tuple[Any, Any]: ...
-
-
-@check_shapes("matrix: [T, T]")
-def plot_task_matrix(
-    matrix: ArrayLike,
-    names: Sequence[str] | None = None,
-    ax: "Axes | None" = None,
-    title: str | None = None,
-    *,
-    limit: float | None = None,
-) -> "Axes":
-    """
-    Heat map of a matrix over tasks, such as C, Sigma or a correlation; white is zero.
-
-    :param names: Names of the tasks; numbers from 0 if there are none.
-    :param limit: Value at the ends of the colour scale, for instance 1 for correlations, or the
-        same for two matrices that shall be compared; the largest absolute entry if None.
-    """
-    values = np.asarray(matrix, dtype=float)
-    labels = [str(t) for t in range(len(values))] if names is None else [str(n) for n in names]
-    if len(labels) != len(values):
-        raise ValueError(
-            f"names has {len(labels)} entries, but the matrix has {len(values)} tasks: pass one"
-            " name per task."
-        )
-    if limit is None:
-        limit = float(np.max(np.abs(values))) or 1.0
-    # compressed: the constrained layout cuts long names off beside square axes.
-    ax = _own_axes((4.8, 4.0), layout="compressed") if ax is None else ax
-    image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
-    ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.04)
-    _label_tasks(ax, labels)
-    if len(values) <= MAX_TASKS_WITH_NUMBERS:
-        _write_cells(ax, values, limit)
-    if title is not None:
-        ax.set_title(title)
-    return ax
 
 
 @check_shapes("Xnew: [M, D]")
@@ -108,7 +59,7 @@ def plot_bands(
     y_mean, y_var = (np.asarray(a)[:, t] for a in model.predict_y(grid))
     X, Y = (np.asarray(a) for a in (model.data if data is None else data))
 
-    ax = _own_axes((6.4, 4.0)) if ax is None else ax
+    ax = own_axes((6.4, 4.0)) if ax is None else ax
     x, k = grid[:, 0], num_sigma
     for mean, var, alpha, symbol in [(y_mean, y_var, 0.15, "y"), (f_mean, f_var, 0.35, "f")]:
         low, high = mean - k * np.sqrt(var), mean + k * np.sqrt(var)
@@ -141,7 +92,7 @@ def plot_level_curves(
     :param label: Name in a legend, which the caller draws.
     :param names: Names of the two axes.
     """
-    ax = _own_axes((4.4, 4.4)) if ax is None else ax
+    ax = own_axes((4.4, 4.4)) if ax is None else ax
     for i, level in enumerate(levels):
         points = level_curve(mean, cov, level)
         style: dict[str, Any] = {"color": color, "linestyle": linestyle, "linewidth": 1.5}
@@ -197,7 +148,7 @@ def plot_calibration(
     observed = calibration_curves(Y, mean, var, CALIBRATION_LEVELS)  # [P, T]
     num_tasks = observed.shape[1]
     labels = [str(t) for t in range(num_tasks)] if names is None else [str(n) for n in names]
-    ax = _own_axes((4.4, 4.0)) if ax is None else ax
+    ax = own_axes((4.4, 4.0)) if ax is None else ax
     ax.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="ideal")
     for t, label in enumerate(labels):
         ax.plot(CALIBRATION_LEVELS, observed[:, t], color=f"C{t % 10}", linewidth=1.5, label=label)
@@ -256,7 +207,7 @@ def plot_predicted(
     """
     observed, predicted = np.asarray(y, dtype=float), np.asarray(mean, dtype=float)
     bars = num_sigma * np.asarray(std, dtype=float)
-    ax = _own_axes((4.0, 4.0)) if ax is None else ax
+    ax = own_axes((4.0, 4.0)) if ax is None else ax
     many = len(observed) > MAX_POINTS_AS_LINES
     ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
     ax.plot(ends, ends, color="0.6", linestyle="--", linewidth=1, zorder=1)
@@ -273,54 +224,6 @@ def plot_predicted(
     )
     ax.set(xlabel="observed", ylabel="predicted", title=title)
     return ax
-
-
-def _own_axes(
-    size: tuple[float, float], layout: Literal["constrained", "compressed"] = "constrained"
-) -> "Axes":
-    """Axes of a new figure that pyplot does not know."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout=layout).subplots()
-
-
-def _label_tasks(ax: "Axes", labels: Sequence[str]) -> None:
-    """Names of the tasks on both axes, slanted where they would collide."""
-    ticks = range(len(labels))
-    room = LETTERS_AN_INCH * ax.get_window_extent().width / ax.figure.dpi
-    slanted = max(len(label) for label in labels) * len(labels) > room
-    turn: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(ticks, labels, **(turn if slanted else {}))
-    ax.set_yticks(ticks, labels)
-
-
-def _write_cells(ax: "Axes", matrix: AnyNDArray, limit: float) -> None:
-    """The value of each entry in its cell, light where the cell is dark."""
-    size = "medium" if len(matrix) <= 5 else "x-small"
-    for (row, column), value in np.ndenumerate(matrix):
-        color = "white" if abs(value) > 0.6 * limit else "0.15"
-        text = cell_text(value, limit)
-        ax.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
-
-
-def cell_text(value: float, limit: float) -> str:
-    """
-    A number with two significant digits of the largest that stands beside it; ? for NaN.
-
-    >>> cell_text(0.1234, limit=0.5), cell_text(-0.04, limit=7.0), cell_text(12300.0, limit=5e4)
-    ('0.12', '0.0', '1e+04')
-
-    Correlations, whose largest is 1, have two decimals:
-
-    >>> cell_text(-0.639, limit=1.0), cell_text(np.nan, limit=1.0)
-    ('-0.64', '?')
-    """
-    if np.isnan(value):
-        return "?"
-    if not 1e-3 <= limit < 1e4:
-        return f"{value:.0e}" if value else "0"
-    decimals = max(0, 2 - int(np.ceil(np.log10(limit))))
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 makes -0.0 a plain zero
 
 
 def _task_number(names: Sequence[str], task: int | str) -> int:

@@ -1,0 +1,363 @@
+"""A kernel that nobody has to choose: candidates fitted, compared by leave-one-out, relevance."""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpflow.base import AnyNDArray, RegressionData
+from gpflow.kernels import Kernel
+from gpflow.mean_functions import MeanFunction
+from tqdm.auto import tqdm
+
+from .. import checks
+from ..models.cool import CoolMTGP
+from ..training.relevance import RELEVANCE, kernels_with_lengthscales, prior_around
+from ..training.run import History, TrainingFailed
+from .candidates import named_candidates
+
+MAX_ROWS = 1000
+"""Beyond this many rows the choice is made on a sample of them."""
+
+ENOUGH_COMPLETE = 50
+"""If so many rows have all their targets, and they are a third of all, they make the choice."""
+
+CLEARLY = 2.0
+"""A difference of mean densities counts if it is more than so many standard errors."""
+
+ROUNDING = 1e-6
+"""Differences of log density per row that do not count: one kernel may become another."""
+
+PER_INPUT = ", a lengthscale per input"
+
+Maker = Callable[[RegressionData, Kernel], Any]
+"""Makes a model of data, not trained yet."""
+
+
+class Candidate(NamedTuple):
+    """A kernel, and how well the model with it predicts rows that it was not given."""
+
+    name: str
+    log_density: float
+    """Mean over rows of the log density of a row's targets, given all the other rows."""
+
+    rmse: float
+    """Of every target predicted from the other rows, averaged over the tasks."""
+
+    log_evidence: float
+    num_parameters: int
+    seconds: float
+    error: str = ""
+    """Why the kernel could not be fitted."""
+
+
+class KernelTable(NamedTuple):
+    """
+    The kernels that were compared. Printing it gives a table;
+    :func:`gpflow_cool.plotting.plot_kernel_table` draws it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    """The best first, those that failed last."""
+
+    chosen: str
+    """Name of the chosen kernel."""
+
+    num_rows: int
+    """Number of rows that the choice was made on."""
+
+    def __str__(self) -> str:
+        return "\n".join(table_lines(self))
+
+
+class KernelChoice(NamedTuple):
+    """A trained model, and the kernels among which its own was chosen."""
+
+    model: Any
+    """The model with the chosen kernel, trained on all rows."""
+
+    history: History
+    """Of the model's training."""
+
+    table: KernelTable
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+
+def choose_kernel(
+    data: RegressionData,
+    candidates: Any = None,
+    *,
+    relevance: str = "shrunk",
+    learning: str = "hierarchical",
+    mean_function: MeanFunction | None = None,
+    task_names: Sequence[str] | None = None,
+    max_rows: int = MAX_ROWS,
+    seed: int | None = None,
+    verbose: int = 1,
+) -> KernelChoice:
+    """
+    Fit a :class:`~gpflow_cool.CoolMTGP` with each of several kernels, and keep the best.
+
+    Each kernel first has one lengthscale for all inputs. Kernels are compared by the density of
+    every row given all the other rows, which needs no second fit (`leave_one_out`). The first one
+    in the list that is not clearly worse than the best is chosen. It then gets one lengthscale per
+    input, pulled towards the common one, unless that makes rows less likely.
+
+    >>> import numpy as np
+    >>> from gpflow_cool import choose_kernel
+    >>> X = np.random.default_rng(0).normal(size=[40, 1])
+    >>> Y = np.hstack([np.sin(2 * X), np.cos(2 * X)])
+    >>> choice = choose_kernel((X, Y), ["se", "linear"], verbose=0)
+    >>> choice.table.chosen
+    'se'
+
+    The scores in the table are optimistic, because kernels and covariances were learnt from all
+    rows: `CoolMTGPRegressor` in scikit-learn's `cross_validate`, or `gpflow-cool evaluate`, makes
+    the choice anew in every fold.
+
+    :param data: As for :class:`~gpflow_cool.CoolMTGP`; NaN where a target is missing.
+    :param candidates: Names ("se", "matern12", "matern32", "matern52", "rq", "se+linear", "linear")
+        and GPflow kernels in a list, or kernels by names of your own in a dict. All named ones by
+        default. Kernels are copied. They should see inputs of comparable scale: standardise X.
+    :param relevance: "shrunk", or "given" for one lengthscale per kernel.
+    :param max_rows: Where there are more rows, the choice is made on a random sample of so many,
+        and the chosen kernel is then trained on all rows. Where targets are missing, the choice is
+        made on the complete rows if there are enough.
+    :param seed: Of that sample, and of the draws of missing targets.
+    :param verbose: 1 for a progress bar that names the candidate, 0 for none.
+    """
+    X, Y = (np.asarray(part) for part in checks.regression_data(data, missing=True))
+    names = checks.task_names(task_names, data, Y.shape[1])
+
+    def make(data: RegressionData, kernel: Kernel) -> CoolMTGP:
+        function = copy.deepcopy(mean_function)
+        return CoolMTGP(data, kernel, function, learning=learning, task_names=names)
+
+    kernels = named_candidates(candidates)
+    checks.positive_integer(max_rows, "max_rows")
+    return choose(
+        (X, Y),
+        kernels,
+        make,
+        make,
+        relevance=relevance,
+        max_rows=max_rows,
+        seed=seed,
+        verbose=verbose,
+    )
+
+
+def choose(
+    data: tuple[AnyNDArray, AnyNDArray],
+    kernels: dict[str, Kernel],
+    make: Maker,
+    make_final: Maker,
+    *,
+    relevance: str = "shrunk",
+    max_rows: int = MAX_ROWS,
+    seed: int | None = None,
+    verbose: int = 1,
+    **final_options: Any,
+) -> KernelChoice:
+    """
+    What :func:`choose_kernel` does, for kernels by name and any way of making models.
+
+    :param make: Makes the models that are compared, on the rows of the choice.
+    :param make_final: Makes the model of all rows, if these are not the same rows.
+    :param final_options: Options of the last fit, such as callbacks.
+    """
+    checks.option(relevance, "relevance", RELEVANCE)
+    X, Y = data
+    rows = rows_of_choice(Y, max_rows, 0 if seed is None else checks.whole_number(seed, "seed"))
+    options = {"seed": seed, "verbose": verbose, **final_options}
+    with progress(verbose) as bar:
+        trained = compare(kernels, lambda kernel: make((X[rows], Y[rows]), kernel), seed, bar)
+    best = first_of_the_best(trained)
+    if not np.isfinite(best.row.log_density):
+        reasons = "\n".join(f"  {item.row.name}: {item.row.error}" for item in trained)
+        raise RuntimeError(f"No kernel could be fitted:\n{reasons}")
+    freed = None
+    if relevance == "shrunk":
+        freed = with_relevance(best, make, (X[rows], Y[rows]), options)
+        trained += [] if freed is None else [freed]
+    chosen = freed if freed is not None and is_better(freed, best) else best
+    model, history = chosen.model, chosen.history
+    if len(rows) < len(X):
+        model = make_final(data, copy.deepcopy(chosen.model.kernel))
+        history = train_from(model, best.model.kernel, options)
+    elif freed is None:  # nobody has seen its training
+        history = train_from(model, best.model.kernel, options)
+    ranked = sorted((item.row for item in trained), key=lambda row: -row.log_density)
+    table = KernelTable(tuple(ranked), chosen.row.name, len(rows))
+    return KernelChoice(model, history, table)
+
+
+class Trained(NamedTuple):
+    """A row of the table, with its model and the history of its training."""
+
+    row: Candidate
+    model: Any = None
+    history: Any = None
+    densities: AnyNDArray | None = None
+    """Log density of each row given the others."""
+
+
+def first_of_the_best(trained: Sequence[Trained]) -> Trained:
+    """
+    The first candidate that is not clearly worse than the one with the highest density: its mean
+    density per row is lower by at most `CLEARLY` standard errors of the difference.
+
+    Where rows cannot tell, the order of the candidates decides, from simple to less simple.
+    """
+    best = max(trained, key=lambda item: item.row.log_density)
+    return next(item for item in trained if not is_clearly_worse(item, best))
+
+
+def is_clearly_worse(item: Trained, best: Trained) -> bool:
+    """Whether rows are less likely under one model than under another, beyond chance."""
+    if item.densities is None or best.densities is None:
+        return item is not best
+    loss = best.densities - item.densities
+    error = np.std(loss) / np.sqrt(len(loss))
+    return bool(np.mean(loss) > CLEARLY * error + ROUNDING)
+
+
+def rows_of_choice(Y: AnyNDArray, max_rows: int, seed: int) -> AnyNDArray:
+    """Numbers of the rows on which kernels are compared, in order."""
+    rows = np.arange(len(Y))
+    complete = np.flatnonzero(~np.isnan(Y).any(axis=1))
+    if len(complete) >= max(ENOUGH_COMPLETE, len(Y) / 3):
+        rows = complete
+    if len(rows) > max_rows:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, max_rows, replace=False))
+    return rows
+
+
+def progress(verbose: int) -> Any:
+    """A bar that names the candidate, where there is a terminal or a notebook."""
+    return tqdm(unit="kernel", leave=False, disable=None if verbose else True)
+
+
+def compare(
+    kernels: dict[str, Kernel], make: Callable[[Kernel], Any], seed: int | None, bar: Any
+) -> list[Trained]:
+    """Fit every kernel and score it; one that fails is named with its reason."""
+    trained = []
+    bar.reset(len(kernels))
+    for number, (name, kernel) in enumerate(kernels.items()):
+        bar.set_description(name)
+        # What there is to warn of in the data is the same for every kernel.
+        with warnings.catch_warnings() if number else nullcontext():
+            if number:
+                warnings.simplefilter("ignore")
+            trained.append(fit_and_score(name, kernel, make, seed))
+        bar.update()
+    return trained
+
+
+def fit_and_score(
+    name: str, kernel: Kernel, make: Callable[[Kernel], Any], seed: int | None
+) -> Trained:
+    """Fit a model with a kernel, and score it by leave-one-out; or tell why that failed."""
+    started = time.perf_counter()
+    try:
+        model = make(kernel)
+        history = uninterrupted(model.fit(seed=seed, verbose=0))
+        return scored(name, model, history, started)
+    except (ValueError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
+        return Trained(failed(name, started, error))
+
+
+def uninterrupted(history: History) -> History:
+    """The history, unless the user has ended training: a half-trained model has no score."""
+    if history.interrupted:
+        raise KeyboardInterrupt(history.message)
+    return history
+
+
+def failed(name: str, started: float, error: Exception) -> Candidate:
+    """The row of the table for a kernel that could not be fitted."""
+    return Candidate(name, -np.inf, np.nan, np.nan, 0, time.perf_counter() - started, str(error))
+
+
+def scored(name: str, model: Any, history: History, started: float) -> Trained:
+    """A trained model with its scores."""
+    left_out = model.leave_one_out()
+    densities = left_out.log_density.numpy()
+    if not np.isfinite(densities).all():
+        raise FloatingPointError("a leave-one-out density is not finite")
+    squares = np.square(left_out.mean.numpy() - model.data[1].numpy())
+    row = Candidate(
+        name,
+        log_density=float(np.mean(densities)),
+        rmse=float(np.mean(np.sqrt(np.nanmean(squares, axis=0)))),
+        log_evidence=float(model.log_marginal_likelihood()),
+        num_parameters=sum(int(np.size(p)) for p in model.trainable_parameters),
+        seconds=time.perf_counter() - started,
+    )
+    return Trained(row, model, history, densities)
+
+
+def with_relevance(
+    best: Trained, make: Maker, data: RegressionData, options: dict[str, Any]
+) -> Trained | None:
+    """The best candidate with one lengthscale per input; None where no kernel has several."""
+    if data[0].shape[1] < 2 or not kernels_with_lengthscales(best.model.kernel):
+        return None
+    name, started = best.row.name + PER_INPUT, time.perf_counter()
+    model = make(data, copy.deepcopy(best.model.kernel))
+    try:
+        history = uninterrupted(model.fit(relevance="shrunk", **options))
+        return scored(name, model, history, started)
+    except (TrainingFailed, ArithmeticError) as error:
+        return Trained(failed(name, started, error))
+
+
+def is_better(freed: Trained, best: Trained) -> bool:
+    """Whether rows are at least as likely with one lengthscale per input."""
+    return freed.row.log_density >= best.row.log_density
+
+
+def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:
+    """
+    Train a model from the kernel that it has; lengthscales per input have the prior that they had
+    in the choice.
+
+    :param common: The kernel with one lengthscale for all inputs.
+    """
+    parts = kernels_with_lengthscales(model.kernel), kernels_with_lengthscales(common)
+    freed = [
+        (part.lengthscales, shared.lengthscales)
+        for part, shared in zip(*parts, strict=True)
+        if part.lengthscales.shape.rank > shared.lengthscales.shape.rank
+    ]
+    for lengthscales, centre in freed:
+        lengthscales.prior = prior_around(centre.numpy())
+    try:
+        return uninterrupted(model.fit(**options))
+    finally:
+        for lengthscales, _ in freed:
+            lengthscales.prior = None
+
+
+def table_lines(table: KernelTable) -> list[str]:
+    """A table as lines of text, the chosen kernel marked."""
+    width = max(len(row.name) for row in table.candidates)
+    head = f"  {'kernel':{width}}  log density      RMSE  log evidence  parameters  seconds"
+    lines = [head]
+    for row in table.candidates:
+        mark = "*" if row.name == table.chosen else " "
+        if row.error:
+            lines.append(f"{mark} {row.name:{width}}  failed: {row.error.splitlines()[0][:80]}")
+            continue
+        lines.append(
+            f"{mark} {row.name:{width}}  {row.log_density:11.3f}  {row.rmse:8.4g}"
+            f"  {row.log_evidence:12.2f}  {row.num_parameters:10d}  {row.seconds:7.1f}"
+        )
+    lines.append(f"Every one of {table.num_rows} rows predicted from all the others; * is chosen.")
+    return lines

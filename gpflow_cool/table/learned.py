@@ -1,0 +1,83 @@
+"""What an estimator has learned about its inputs, and which kernels it has compared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gpflow.base import AnyNDArray
+
+from ..selection.choice import Candidate, KernelTable
+from ..selection.relevance import input_relevance
+
+
+class LearnedKernel:
+    """The part of the estimator that tells about its kernel."""
+
+    model_: Any
+    encoded_names_: Any
+    kernel_choice_: KernelTable | None = None
+    """The kernels that were compared; None for one that was given."""
+
+    @property
+    def relevance_(self) -> Any:
+        """
+        How much of a function's variance each input moves if it alone changes, from 0 to 1, see
+        :func:`gpflow_cool.selection.relevance.input_relevance`. If X was a frame, it is a series
+        with the names of `encoded_names_`.
+        """
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(self, "model_")
+        X, _ = self.model_.rows.arrays()
+        relevance = input_relevance(self.model_.kernel, np.asarray(X))
+        has_names = hasattr(self, "feature_names_in_")
+        return named_series(relevance, self.encoded_names_ if has_names else None, "relevance")
+
+
+def named_series(values: AnyNDArray, names: Any, name: str) -> Any:
+    """Values as a pandas series if they have names, else as they are."""
+    if names is None:
+        return values
+    import pandas as pd
+
+    return pd.Series(values, index=list(names), name=name)
+
+
+def table_to_json(table: KernelTable | None) -> Any:
+    """A table of kernels as plain data."""
+    if table is None:
+        return None
+    return {**table._asdict(), "candidates": [list(row) for row in table.candidates]}
+
+
+def table_from_json(saved: Any) -> KernelTable | None:
+    """The inverse of :func:`table_to_json`."""
+    if saved is None:
+        return None
+    rows = tuple(Candidate(*row) for row in saved["candidates"])
+    return KernelTable(rows, str(saved["chosen"]), int(saved["num_rows"]))
+
+
+def choice_sentence(table: KernelTable | None) -> str:
+    """One line about the choice of the kernel; empty where it was given."""
+    if table is None:
+        return ""
+    failed = sum(bool(row.error) for row in table.candidates)
+    others = f", {failed} failed" if failed else ""
+    return (
+        f"kernel:  {table.chosen} (the best of {len(table.candidates)} by leave-one-out"
+        f" on {table.num_rows} rows{others})"
+    )
+
+
+def relevance_sentence(relevance: Mapping[str, float], most: int = 5) -> str:
+    """
+    One line with the inputs that matter most.
+
+    >>> relevance_sentence({"size": 0.25, "colour": 0.0, "age": 0.5}, most=2)
+    'matter most: age 0.5, size 0.25, ... (part of the variance that the input moves)'
+    """
+    order = sorted(relevance, key=lambda name: -relevance[name])
+    parts = [f"{name} {relevance[name]:.2g}" for name in order[:most]]
+    parts += ["..."] if len(order) > most else []
+    return f"matter most: {', '.join(parts)} (part of the variance that the input moves)"

@@ -1,0 +1,93 @@
+"""What an estimator tells of the rows that were in its fit."""
+
+from typing import Any
+
+import numpy as np
+from gpflow.base import AnyNDArray
+from sklearn.utils.validation import check_is_fitted
+
+from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
+from .encoding import Encoding
+from .transforms import Warping
+
+
+class TrainingRows:
+    """Methods of the estimator about its training rows."""
+
+    model_: Any
+    _inputs: Scaling
+    _targets: Warping
+    _encoding: Encoding | None
+    _form: TargetForm
+
+    def _values(self, y: Any, num_rows: int) -> AnyNDArray:
+        raise NotImplementedError
+
+    def _answer(
+        self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
+    ) -> Any:
+        raise NotImplementedError
+
+    @property
+    def encoded_names_(self) -> list[str]:
+        """
+        Names of the inputs that the kernel sees: one per category of a column of words, say
+        "hue=red", and one per column that had gaps, say "size missing".
+        """
+        check_is_fitted(self, "model_")
+        if self._encoding is not None:
+            return self._encoding.inputs
+        count = len(self._inputs.scale)
+        return [
+            str(name)
+            for name in getattr(self, "feature_names_in_", map("x{}".format, range(count)))
+        ]
+
+    def impute(self, y: Any) -> Imputed:
+        """
+        Fill in what is missing of the targets that the estimator was fitted to.
+
+        Missing targets are predicted from all that was observed, in their own row and in the
+        others. For rows that were not in the fit, use :meth:`predict_given`.
+
+        :param y: The targets of the fit, [N, T], NaN where one is missing. The index of a frame is
+            kept.
+        """
+        _, trained = self.training_data()
+        Y = self._values(y, len(trained))
+        Z = self._targets.standardised(Y), self._targets.standardised(trained)
+        other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)
+        if other.any():
+            n, t = np.argwhere(other)[0]
+            raise ValueError(
+                f"y[{n}, {t}] is {Y[n, t]:g}, but {trained[n, t]:g} in the fit: impute fills in the"
+                " targets of the fit. Fit again, or use predict_given(X, y) for other rows."
+            )
+        filled, index = self.model_.impute(), index_of(y)
+        mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
+        completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
+        return Imputed(self._form.rows(completed, index), std, cov)
+
+    @property
+    def leave_one_out_(self) -> LeaveOneOutAnswer:
+        """
+        Every training row predicted from all the others, in closed form, without a refit.
+
+        This is optimistic: kernel, covariances and scaling have seen the row, and a copy of it may
+        be among the others. Frames have the index that y had in `fit`; it is not saved, so that a
+        loaded estimator answers with arrays.
+        """
+        check_is_fitted(self, "model_")
+        rows = self.model_.leave_one_out()
+        index = getattr(self, "_index", None)
+        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), index, True, True)
+        _, Y = self.training_data()
+        density = self._targets.log_density(rows.log_density.numpy(), Y, ~np.isnan(Y))
+        return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density", index))
+
+    def training_data(self) -> tuple[AnyNDArray, AnyNDArray]:
+        """Inputs [N, D], encoded, and targets [N, T] of the fit, in their own units, with NaN."""
+        check_is_fitted(self, "model_")
+        X, Y = (np.asarray(part) for part in self.model_.rows.arrays())
+        scale = np.where(np.isinf(self._inputs.scale), 0.0, self._inputs.scale)
+        return X * scale + self._inputs.centre, self._targets.values(Y)

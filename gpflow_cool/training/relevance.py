@@ -1,0 +1,80 @@
+r"""
+Shrunk relevance: one lengthscale per input, pulled towards a common one.
+
+.. math:: \log l_d \sim N(\log l_0, \tau^2), \qquad d = 1, \dots, D
+
+:math:`l_0` is the common lengthscale that fits best. Without the prior, many lengthscales overfit
+where rows are few. With it, an input that the data say nothing about keeps the common lengthscale.
+"""
+
+import numpy as np
+import tensorflow_probability as tfp
+from gpflow import Parameter
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel, Stationary
+
+RELEVANCE = ("given", "shrunk")
+
+SPREAD = 0.5
+"""tau: the standard deviation of a lengthscale's logarithm around that of the common one."""
+
+
+def kernels_with_lengthscales(kernel: Kernel) -> list[Stationary]:
+    """
+    The kernels inside sums, products and periodic kernels whose lengthscales may be shrunk: those
+    that are trained, and that have no prior of the user's own.
+    """
+    parts = (part for part in (kernel, *kernel.submodules) if isinstance(part, Stationary))
+    return [
+        part
+        for part in parts
+        if isinstance(getattr(part, "lengthscales", None), Parameter)
+        and part.lengthscales.trainable
+        and part.lengthscales.prior is None
+    ]
+
+
+def share_lengthscales(kernel: Kernel) -> None:
+    """Give every kernel inside one lengthscale for all inputs, the geometric mean of its own."""
+    for part in kernels_with_lengthscales(kernel):
+        if part.lengthscales.shape.rank > 0:
+            common = np.exp(np.mean(np.log(part.lengthscales.numpy())))
+            part.lengthscales = Parameter(common, transform=part.lengthscales.transform)
+
+
+def free_lengthscales(kernel: Kernel, num_columns: int) -> list[Parameter]:
+    """
+    Give every kernel inside one lengthscale per input that it sees, with a log-normal prior whose
+    mode is its present, common lengthscale. Return the new parameters; none, where every kernel
+    sees a single input.
+    """
+    freed = []
+    for part in kernels_with_lengthscales(kernel):
+        size = num_active(part, num_columns)
+        if size > 1:
+            common = part.lengthscales.numpy()
+            part.lengthscales = Parameter(
+                np.full(size, common),
+                transform=part.lengthscales.transform,
+                prior=prior_around(common),
+            )
+            freed.append(part.lengthscales)
+    return freed
+
+
+def num_active(kernel: Kernel, num_columns: int) -> int:
+    """How many of the columns a kernel sees."""
+    dims = kernel.active_dims
+    return len(range(num_columns)[dims]) if isinstance(dims, slice) else len(dims)
+
+
+def prior_around(common: AnyNDArray) -> tfp.distributions.LogNormal:
+    r"""
+    The log-normal density with its mode at the common lengthscale :math:`l_0`, up to a constant
+
+    .. math:: -\frac{(\log l - \log l_0)^2}{2 \tau^2}
+
+    (The mode of a log-normal density is at :math:`e^{\mu - \tau^2}`.)
+    """
+    spread = np.asarray(SPREAD, common.dtype)
+    return tfp.distributions.LogNormal(np.log(common) + spread**2, spread)

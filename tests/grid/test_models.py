@@ -1,0 +1,238 @@
+"""Models of rows on a grid make the same numbers as those that know of no grid."""
+
+import gpflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from gpflow.kernels import Constant, Matern12, Matern52
+from gpflow.kernels import SquaredExponential as SE
+from gpflow.utilities import multiple_assign, read_values
+from numpy.testing import assert_allclose
+from problems import LAYOUTS, LEARNINGS, some_known
+
+import gpflow_cool
+from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.grid import grid_inputs
+from gpflow_cool.training.profiled import ProfiledChain
+
+AXES = {
+    "two axes": ([0.0, 0.2, 0.7, 1.0], [0.0, 1.0, 3.0]),
+    "an axis of one point": ([0.0, 0.2, 0.7, 1.0], [2.0], [0.0, 1.0, 3.0]),
+    "three axes": ([0.0, 0.4, 1.0], [1.0, 2.0], [0.0, 1.0, 1.5, 3.0]),
+    "one point": ([0.0], [1.0]),
+    "places and times": (np.array([[0.0, 1.0], [1.0, 0.5], [2.0, 0.0]]), [0.0, 1.0, 2.0]),
+}
+
+
+def kernel_of(num_inputs):
+    """A product of two kernels, each with parameters."""
+    rest = list(range(num_inputs - 1))
+    return Matern52(active_dims=rest, lengthscales=0.6) * SE(
+        active_dims=[num_inputs - 1], lengthscales=1.2
+    )
+
+
+def data_of(rng, axes, num_tasks=3, dtype=np.float64):
+    X = grid_inputs(*axes)
+    X = X[rng.permutation(len(X))]
+    signal = np.sin(2.0 * X[:, :1] + X[:, -1:]) * rng.uniform(0.5, 1.5, size=num_tasks)
+    return X.astype(dtype), (signal + 0.4 * rng.normal(size=signal.shape)).astype(dtype)
+
+
+def pair_of(data, kernel=None, **options):
+    """The same model by both engines, away from its optimum."""
+    models = []
+    for engine in ("grid", "spectral"):
+        mean = gpflow.mean_functions.Constant(0.2)
+        own = kernel_of(data[0].shape[1]) if kernel is None else kernel()
+        models.append(CoolMTGP(data, own, mean, engine=engine, **options))
+    return models
+
+
+def exact_pair(model, other):
+    """The exact models at the matrices of two others; by hand, since 12 rows are no big grid."""
+    pair = [each.to_exact() for each in (model, other)]
+    pair[0].grid = model.grid
+    return pair
+
+
+def loss_and_gradients(model):
+    with tf.GradientTape() as tape:
+        loss = model.training_loss()
+    return loss, tape.gradient(loss, model.trainable_variables)
+
+
+def assert_same(found, expected, rtol=1e-8, atol=1e-9):
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+@pytest.fixture(name="pair", scope="module")
+def _pair():
+    return pair_of(data_of(np.random.default_rng(3), AXES["three axes"]))
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("num_tasks", [1, 3])
+def test_objective_gradient_and_matrices(rng, name, learning, num_tasks):
+    model, dense = pair_of(data_of(rng, AXES[name], num_tasks), learning=learning)
+    assert model.is_on_grid
+    assert not dense.is_on_grid
+    assert_same(loss_and_gradients(model), loss_and_gradients(dense))
+    assert_same(model.multitask_parameters(), dense.multitask_parameters())
+    assert_same(model.log_marginal_likelihood(), dense.log_marginal_likelihood())
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_profiled_loss_and_its_gradient(rng, learning):
+    found, expected = (
+        ProfiledChain(model).evaluate()
+        for model in pair_of(data_of(rng, AXES["three axes"]), learning=learning)
+    )
+    assert_same(found[:3], expected[:3], rtol=1e-7)
+
+
+def test_profiled_loss_of_many_rows_is_that_of_all_of_them(rng, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.chain.compression.MIN_ROWS", 500)
+    monkeypatch.setattr("gpflow_cool.chain.compression.MIN_GAIN", 1)
+    monkeypatch.setattr("gpflow_cool.chain.compression.DEGREE", 4)
+    data = data_of(rng, (np.linspace(0, 1, 25), np.linspace(0, 3, 24)), 2)
+    model, dense = pair_of(data)
+    found, expected = (ProfiledChain(each).evaluate() for each in (model, dense))
+    assert_same(found[:3], expected[:3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("full_cov, full_output_cov", LAYOUTS)
+@pytest.mark.parametrize("cache", ["tensor", "nocache"])
+def test_predictions_at_any_points(rng, pair, full_cov, full_output_cov, cache):
+    found, expected = (model.posterior(cache) for model in pair)
+    layout = rng.normal(size=(4, 3)), full_cov, full_output_cov
+    assert_same(found.predict_y(*layout), expected.predict_y(*layout))
+    layout = pair[0].data[0][:5], full_cov, full_output_cov
+    assert_same(found.predict_f(*layout), expected.predict_f(*layout))
+    Xnew, Ynew = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    layout = Xnew, Ynew, full_cov, full_output_cov
+    assert_same(found.predict_log_density(*layout), expected.predict_log_density(*layout))
+
+
+@pytest.mark.parametrize("full_cov", [False, True])
+def test_batches_of_points(rng, pair, full_cov):
+    layout = rng.normal(size=(2, 3, 3)), full_cov, True
+    found, expected = (model.posterior() for model in pair)
+    assert_same(found.predict_y(*layout), expected.predict_y(*layout))
+
+
+def test_points_in_chunks(rng, pair, monkeypatch):
+    Xnew = rng.normal(size=(7, 3))
+    expected = [pair[1].predict_f(Xnew), pair[1].predict_f(Xnew, full_cov=True)]
+    monkeypatch.setattr("gpflow_cool.grid.posterior.CHUNK", 60)
+    posterior = pair[0].posterior()
+    assert_same(posterior.predict_f(Xnew), expected[0])
+    assert_same(posterior.predict_f(Xnew, full_cov=True), expected[1])
+
+
+def test_rows_left_out_known_tasks_and_orders(rng, pair):
+    model, dense = pair
+    assert_same(model.leave_one_out(), dense.leave_one_out())
+    Xnew, known = rng.normal(size=(4, 3)), some_known(rng.normal(size=(4, 3)))
+    assert_same(model.predict_y_given(Xnew, known), dense.predict_y_given(Xnew, known))
+    averages = [each.average_over_orders(4, seed=0) for each in pair]
+    assert_same(averages[0].task_covariance(), averages[1].task_covariance(), rtol=1e-6)
+    assert_same(averages[0].noise_covariance(), averages[1].noise_covariance(), rtol=1e-6)
+
+
+def test_draws_are_the_same(pair):
+    Xnew = np.linspace(0, 1, 12).reshape(4, 3)
+    found, expected = (
+        model.posterior().predict_samples(Xnew, 3, True, True, noise=True, seed=(1, 2))
+        for model in pair
+    )
+    assert_same(found, expected)
+
+
+def test_gradients_by_new_points(rng, pair):
+    Xnew = tf.constant(rng.normal(size=(3, 3)))
+    found = []
+    for model in pair:
+        with tf.GradientTape() as tape:
+            tape.watch(Xnew)
+            mean, cov = model.predict_f(Xnew, True, True)
+            total = tf.reduce_sum(mean) + tf.reduce_sum(tf.sin(cov))
+        found.append(tape.gradient(total, Xnew))
+    assert_same(*found)
+
+
+def test_exact_model(rng, pair):
+    model, dense = exact_pair(*pair)
+    assert model.is_on_grid
+    assert not dense.is_on_grid
+    assert_same(loss_and_gradients(model), loss_and_gradients(dense))
+    Xnew = rng.normal(size=(3, 3))
+    assert_same(model.predict_y(Xnew), dense.predict_y(Xnew))
+    for each in (model, dense):
+        each.fit("em", steps=2)
+    assert_same(model.task_covariance(), dense.task_covariance())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
+def test_fits_end_at_the_same_parameters(rng, optimizer):
+    model, dense = pair_of(data_of(rng, AXES["two axes"], 2))
+    histories = [each.fit(optimizer, steps=5) for each in (model, dense)]
+    assert_same(histories[0].history["loss"], histories[1].history["loss"], rtol=1e-6)
+    assert_same(model.b, dense.b, rtol=1e-4)
+
+
+def test_single_precision(rng):
+    data = data_of(rng, AXES["three axes"], dtype=np.float32)
+    gpflow.config.set_default_float(np.float32)
+    try:
+        model, dense = pair_of(data)
+        assert_same(loss_and_gradients(model), loss_and_gradients(dense), rtol=1e-3, atol=1e-3)
+        Xnew = np.float32(rng.normal(size=(3, 3)))
+        assert_same(model.predict_f(Xnew, True), dense.predict_f(Xnew, True), 1e-3, 1e-4)
+        assert model.predict_f(Xnew)[0].dtype == tf.float32
+    finally:
+        gpflow.config.set_default_float(np.float64)
+
+
+def test_saved_models_predict_the_same(rng, pair, tmp_path):
+    model, _ = pair
+    model.save(tmp_path / "model")
+    loaded = gpflow_cool.load(tmp_path / "model")
+    assert loaded.engine == "grid"
+    assert loaded.grid.shape == model.grid.shape
+    Xnew = rng.normal(size=(3, 3))
+    assert_same(loaded.predict_y(Xnew), model.predict_y(Xnew), rtol=0, atol=0)
+
+
+def test_auto_takes_the_grid_where_it_pays(rng):
+    data = data_of(rng, (np.arange(20.0), np.arange(16.0)), 2)
+    model = CoolMTGP(data, SE(lengthscales=[2.0, 3.0]))
+    assert model.is_on_grid
+    assert not CoolMTGP(data, SE(), engine="spectral").is_on_grid
+    assert not CoolMTGP(data, Matern12()).is_on_grid
+    assert not CoolMTGP((tf.Variable(data[0], trainable=False), data[1]), SE()).is_on_grid
+    assert KroneckerMTGP(data, SE() * Constant(2.0)).is_on_grid
+    dense = CoolMTGP(data, SE(lengthscales=[2.0, 3.0]), engine="spectral")
+    multiple_assign(dense, read_values(model))
+    assert_same(model.training_loss(), dense.training_loss())
+
+
+@pytest.mark.parametrize(
+    "kernel, X, text",
+    [
+        (SE(), np.arange(6.0).reshape(3, 2), "the 3 rows of X are no grid"),
+        (Matern12(), grid_inputs([0.0, 1.0], [0.0, 1.0]), "Matern12 sees columns of several axes"),
+        (SE(), np.zeros([3, 2]), "Rows 0 and 1 of X have the same inputs"),
+        (
+            SE(),
+            tf.Variable(np.zeros([3, 2]), trainable=False),
+            "X is a tf.Variable, and the grid must not change",
+        ),
+    ],
+)
+def test_engine_grid_is_refused_where_there_is_no_grid(rng, kernel, X, text):
+    with pytest.raises(ValueError, match=text):
+        CoolMTGP((X, rng.normal(size=(X.shape[0], 2))), kernel, engine="grid")

@@ -1,0 +1,166 @@
+"""The choice of a kernel: ranking, ties, failures, samples of rows, missing targets."""
+
+import gpflow
+import numpy as np
+import pytest
+
+from gpflow_cool import CoolMTGP, choose_kernel
+from gpflow_cool.selection import choice as module
+from gpflow_cool.selection.candidates import CANDIDATES, named_candidates
+from gpflow_cool.selection.choice import (
+    Candidate,
+    KernelTable,
+    Trained,
+    first_of_the_best,
+    rows_of_choice,
+)
+
+kernels = gpflow.kernels
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two smooth tasks of the first of two inputs."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=[30, 2])
+    noise = 0.05 * rng.normal(size=[30, 2])
+    return X, np.stack([np.sin(2 * X[:, 0]), np.cos(2 * X[:, 0])], axis=1) + noise
+
+
+@pytest.fixture(scope="module")
+def chosen(data):
+    return choose_kernel(data, ["linear", "se", "matern12"], verbose=0)
+
+
+def trained(name, densities, parameters=1):
+    row = Candidate(name, float(np.mean(densities)), 0.0, 0.0, parameters, 0.0)
+    return Trained(row, densities=np.asarray(densities, float))
+
+
+def test_scores_are_those_of_leave_one_out(data, chosen):
+    rows = {row.name: row for row in chosen.table.candidates}
+    model = CoolMTGP(data, kernels.Matern12())
+    model.fit(verbose=0)
+    left_out = model.leave_one_out()
+    errors = left_out.mean.numpy() - data[1]
+    expected = rows["matern12"]
+    assert expected.log_density == pytest.approx(left_out.log_density.numpy().mean())
+    assert expected.rmse == pytest.approx(np.sqrt((errors**2).mean(axis=0)).mean())
+    assert expected.log_evidence == pytest.approx(float(model.log_marginal_likelihood()))
+    assert expected.num_parameters == 5  # a lengthscale, and b and sigma2 of two tasks
+
+
+def test_smooth_functions_get_the_smooth_kernel_and_a_lengthscale_per_input(chosen):
+    table = chosen.table
+    assert table.chosen == "se, a lengthscale per input"
+    densities = [row.log_density for row in table.candidates]
+    assert densities == sorted(densities, reverse=True)
+    assert [row.name for row in table.candidates][0] == table.chosen
+    assert isinstance(chosen.model.kernel, kernels.SquaredExponential)
+    lengthscales = chosen.model.kernel.lengthscales.numpy()
+    assert lengthscales[1] > 2 * lengthscales[0]
+    assert chosen.history.converged
+
+
+def test_table_prints_one_line_per_kernel(chosen):
+    lines = str(chosen).splitlines()
+    assert len(lines) == 6
+    assert lines[1].startswith("* se, a lengthscale per input") and lines[2].startswith("  se")
+    assert f"{chosen.table.candidates[0].log_density:.3f}" in lines[1]
+    assert lines[-1] == "Every one of 30 rows predicted from all the others; * is chosen."
+
+
+def test_without_relevance_one_lengthscale_stays(data):
+    choice = choose_kernel(data, ["se"], relevance="given", verbose=0)
+    assert choice.table.chosen == "se"
+    assert choice.model.kernel.lengthscales.shape.rank == 0
+    plain = CoolMTGP(data, kernels.SquaredExponential())
+    plain.fit(verbose=0)
+    np.testing.assert_allclose(choice.model.training_loss(), plain.training_loss(), rtol=1e-8)
+
+
+def test_the_first_that_is_not_clearly_worse_is_chosen():
+    base = np.linspace(-1.0, 1.0, 50)
+    wobble = np.where(np.arange(50) % 2, 0.3, -0.3)  # standard error 0.3 / sqrt(50) = 0.042
+    best = trained("best", base)
+    near, clear = trained("near", base + wobble - 0.08), trained("clear", base + wobble - 0.09)
+    assert first_of_the_best([near, best]).row.name == "near"
+    assert first_of_the_best([clear, best]).row.name == "best"
+    assert first_of_the_best([trained("same", base), best]).row.name == "same"
+
+
+def test_a_kernel_that_fails_is_named_and_does_not_stop_the_rest(data, monkeypatch):
+    fit = CoolMTGP.fit
+
+    def fail(self, *args, **options):
+        if isinstance(self.kernel, kernels.Matern32):
+            raise RuntimeError("no luck")
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(CoolMTGP, "fit", fail)
+    choice = choose_kernel(data, ["matern32", "se"], relevance="given", verbose=0)
+    assert choice.table.chosen == "se"
+    assert choice.table.candidates[-1].name == "matern32"
+    assert "matern32  failed: no luck" in str(choice)
+    with pytest.raises(RuntimeError, match="No kernel could be fitted:\n  matern32: no luck"):
+        choose_kernel(data, ["matern32"], verbose=0)
+
+
+def test_interrupt_ends_the_choice(data, monkeypatch):
+    def stop(self, *args, **options):
+        return module.History({}, interrupted=True, message="stopped by Ctrl-C at step 1")
+
+    monkeypatch.setattr(CoolMTGP, "fit", stop)
+    with pytest.raises(KeyboardInterrupt, match="stopped by Ctrl-C"):
+        choose_kernel(data, ["se"], verbose=0)
+
+
+def test_many_rows_are_sampled_for_the_choice_and_all_are_fitted(data):
+    choice = choose_kernel(data, ["se", "linear"], max_rows=20, seed=1, verbose=0)
+    assert choice.table.num_rows == 20
+    assert choice.model.num_rows == 30
+    assert choice.model.kernel.lengthscales.prior is None
+    assert choice.model.kernel.lengthscales.shape == (2,)
+    mean, _ = choice.model.predict_f(data[0])
+    assert np.abs(mean - data[1]).max() < 0.3
+
+
+def test_rows_of_the_choice():
+    Y = np.zeros([200, 2])
+    assert rows_of_choice(Y, 1000, 0).tolist() == list(range(200))
+    sample = rows_of_choice(Y, 60, 0)
+    assert len(set(sample)) == 60 and (np.diff(sample) > 0).all()
+    assert sample.tolist() != rows_of_choice(Y, 60, 1).tolist()
+    Y[:120, 0] = np.nan
+    assert rows_of_choice(Y, 1000, 0).tolist() == list(range(120, 200))  # enough are complete
+    Y[:160, 0] = np.nan
+    assert rows_of_choice(Y, 1000, 0).tolist() == list(range(200))
+
+
+def test_missing_targets(data):
+    X, Y = data[0], data[1].copy()
+    Y[::3, 1] = np.nan
+    choice = choose_kernel((X, Y), ["se"], verbose=0, seed=0)
+    assert choice.table.num_rows == 30
+    mean, _ = choice.model.predict_f(X)
+    assert np.median(np.abs(mean.numpy()[::3, 1] - data[1][::3, 1])) < 0.15
+
+
+def test_candidates_by_name_object_and_dictionary():
+    own = kernels.Matern32() * kernels.Linear()
+    found = named_candidates(["se", own, own])
+    assert list(found) == ["se", "Matern32 * Linear", "Matern32 * Linear (2)"]
+    assert found["Matern32 * Linear"] is not own
+    assert list(named_candidates(None)) == list(CANDIDATES)
+    assert list(named_candidates({"mine": own})) == ["mine"]
+    with pytest.raises(ValueError, match="candidates='cubic' is not known"):
+        named_candidates(["cubic"])
+    with pytest.raises(ValueError, match="is not a list"):
+        named_candidates("se")
+    with pytest.raises(ValueError, match="is empty"):
+        named_candidates([])
+
+
+def test_a_table_of_failures_and_successes():
+    rows = (Candidate("se", -1.0, 0.5, -10.0, 3, 0.1), Candidate("rq", -np.inf, 0, 0, 0, 0, "bad"))
+    assert "  rq  failed: bad" in str(KernelTable(rows, "se", 12))

@@ -1,0 +1,206 @@
+"""Tables as they come: what their cells become, what is refused, and the same after saving."""
+
+import datetime
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from gpflow_cool.loading import load
+from gpflow_cool.table.encoding import Encoding, learn_encoding, raw_table, to_days
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+
+def place(row, name):
+    return f"row {row}, column {name!r}"
+
+
+def encoded(columns, missing="refuse", **options):
+    encoding = learn_encoding(columns, missing, place, **options)
+    return encoding, encoding.encode(columns, place)
+
+
+# Cells -------------------------------------------------------------------------------------------
+
+
+def test_words_become_indicators_and_dates_days():
+    table = {
+        "size": ["1", " 2.5", "-3e1"],
+        "hue": ["red", " blue", "red "],
+        "day": ["1970-01-03", "1969-12-31 12:00", "1970-01-01T06:00:00+06:00"],
+    }
+    encoding, found = encoded(table)
+    assert encoding.inputs == ["size", "hue=blue", "hue=red", "day"]
+    assert_array_equal(encoding.indicators, [False, True, True, False])
+    expected = [[1.0, 0, 1, 2], [2.5, 1, 0, -0.5], [-30.0, 0, 1, 0]]
+    assert_array_equal(found.X, expected)
+    assert found.kept.all() and found.remarks == ()
+
+
+def test_gaps_are_filled_and_flagged_once_per_pattern():
+    table = {
+        "a": ["1", "", "4", "5"],
+        "b": [2.0, None, np.nan, 6.0],
+        "c": ["7", "?", "8", "9"],
+        "hue": ["red", "NA", "blue", "red"],
+    }
+    encoding, found = encoded(table, "fill")
+    names = ["a", "a missing", "b", "b missing", "c", "hue=blue", "hue=red", "hue=(missing)"]
+    assert encoding.inputs == names  # c has its gaps where a has them
+    expected = [
+        [1, 0, 2, 0, 7, 0, 1, 0],
+        [4, 1, 4, 1, 8, 0, 0, 1],
+        [4, 0, 4, 1, 8, 1, 0, 0],
+        [5, 0, 6, 0, 9, 0, 1, 0],
+    ]
+    assert_array_equal(found.X, expected)
+    _, dropped = encoded(table, "drop")
+    assert_array_equal(dropped.kept, [True, False, False, True])
+    with pytest.raises(ValueError, match=re.escape("row 1, column 'a': the cell is empty (NaN). ")):
+        encoded(table)
+
+
+def test_the_same_encoding_after_json():
+    table = {"a": ["1", "", "3"], "hue": ["x", "y", "x"], "day": ["2026-01-01"] * 3}
+    encoding, found = encoded(table, "fill")
+    again = Encoding.from_json(json.loads(json.dumps(encoding.to_json())))
+    assert again == encoding
+    assert_array_equal(again.encode(table, place).X, found.X)
+
+
+def test_unknown_categories_get_a_word():
+    encoding, _ = encoded({"hue": ["red", "blue", "red"]})
+    found = encoding.encode({"hue": ["teal", "red", "teal"]}, place)
+    assert_array_equal(found.X, [[0, 0], [0, 1], [0, 0]])
+    assert found.remarks == (
+        "Column 'hue' holds 'teal', which the fit has not seen (it has seen: blue, red): 2 rows are"
+        " predicted as of none of these categories.",
+    )
+
+
+@pytest.mark.parametrize(
+    "cells, message",
+    [
+        (["1", "2", "high"], "row 2, column 'a': 'high' is not a number, but 2 other cells of"),
+        (["1", "2", "inf"], "row 2, column 'a': the number is infinite."),
+        (["1", "2", "3,5"], "'3,5' is not a number, .* Write numbers with a decimal point"),
+        ([f"n{i}" for i in range(11)], "Column 'a' holds 11 different categories in 11 rows, for"),
+    ],
+)
+def test_refused(cells, message):
+    with pytest.raises(ValueError, match=message):
+        encoded({"a": cells})
+
+
+def test_new_cells_must_be_of_the_kind_of_the_fit():
+    encoding, _ = encoded({"a": ["1", "2"], "day": ["2026-01-01", "2026-02-01"]})
+    with pytest.raises(ValueError, match="row 1, column 'a': 'x' is not a number. Mend the cell"):
+        encoding.encode({"a": ["1", "x"], "day": ["2026-01-01"] * 2}, place)
+    with pytest.raises(ValueError, match="column 'day': '7' is not a date such as 2026-03-01"):
+        encoding.encode({"a": ["1"], "day": ["7"]}, place)
+
+
+def test_columns_can_be_declared_categories():
+    encoding, found = encoded({"a": [1, 2.0, "1"]}, categorical=["a"])
+    assert encoding.inputs == ["a=1", "a=2"]
+    assert_array_equal(found.X, [[1, 0], [0, 1], [1, 0]])
+
+
+def test_days_of_what_pandas_and_python_hold():
+    stamp = pd.Timestamp("1970-01-02 06:00")
+    for cell in (stamp, stamp.to_pydatetime(), stamp.to_datetime64(), "1970-01-02T06:00Z"):
+        assert to_days(cell) == 1.25
+    assert to_days(datetime.date(1970, 1, 11)) == 10.0 and to_days(3.0) is None
+    dates = pd.Series(pd.to_datetime(["1970-01-02 06:00", None]))
+    for zone in (None, "UTC"):
+        frame = pd.DataFrame({"t": dates.dt.tz_localize(zone)})
+        _, found = encoded(raw_table(frame).columns, "fill")
+        assert_array_equal(found.X, [[1.25, 0], [1.25, 1]])
+
+
+# The estimator -----------------------------------------------------------------------------------
+
+
+def make_frame(num_rows=24):
+    """A number with gaps, a category that shifts the targets, a date with a trend."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 6, num_rows)
+    hue = rng.choice(["red", "blue", "green"], num_rows)
+    day = pd.date_range("2026-01-01", periods=num_rows, freq="D")
+    shift = pd.Series(hue).map({"red": 0.0, "blue": 3.0, "green": -3.0}).to_numpy()
+    F = np.stack([np.sin(x) + shift, np.cos(x) - shift + np.arange(num_rows) / 20], axis=1)
+    Y = pd.DataFrame(F + 0.1 * rng.normal(size=F.shape), columns=["a", "b"])
+    x[[3, 8]] = np.nan
+    return pd.DataFrame({"x": x, "hue": hue, "day": day}), Y
+
+
+FRAME, TARGETS = make_frame()
+NAMES = ["x", "x missing", "hue=blue", "hue=green", "hue=red", "day"]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return CoolMTGPRegressor(missing_inputs="fill").fit(FRAME, TARGETS)
+
+
+def test_the_estimator_is_that_of_the_encoded_columns(fitted):
+    by_hand = pd.DataFrame(
+        {
+            "x": FRAME["x"].fillna(FRAME["x"].median()),
+            "x missing": FRAME["x"].isna().astype(float),
+            **{f"hue={c}": (FRAME["hue"] == c).astype(float) for c in ["blue", "green", "red"]},
+            "day": np.arange(len(FRAME))
+            + (np.datetime64("2026-01-01") - np.datetime64(0, "D")) / np.timedelta64(1, "D"),
+        }
+    )
+    assert fitted.encoded_names_ == NAMES == list(by_hand)
+    assert list(fitted.feature_names_in_) == ["x", "hue", "day"] and fitted.n_features_in_ == 3
+    X, Y = fitted.training_data()
+    assert_allclose(X, by_hand)
+    assert_allclose(Y, TARGETS)
+    assert_allclose(
+        fitted._inputs.scale, [*by_hand[["x"]].std(ddof=0), 1, 1, 1, 1, by_hand["day"].std(ddof=0)]
+    )
+    assert_allclose(fitted.predict(FRAME), fitted.predict(by_hand.to_numpy()))
+    error = np.sqrt(np.mean((fitted.leave_one_out_.mean - TARGETS) ** 2))
+    assert error.max() < 0.6  # without the category it would be above 2
+
+
+def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    same = load(tmp_path / "model")
+    new = FRAME[:4].assign(hue=["red", "green", "blue", "red"], x=[1.0, np.nan, 2.0, 3.0])
+    assert_allclose(same.predict(new), fitted.predict(new), rtol=1e-12)
+    assert same.missing_inputs == "fill" and same.n_features_in_ == 3
+    assert same.encoded_names_ == NAMES
+    with pytest.warns(UserWarning, match="Column 'hue' holds 'teal', which the fit has not seen"):
+        same.predict(new.assign(hue="teal"))
+
+
+def test_rows_with_gaps_are_left_out():
+    fitted = CoolMTGPRegressor(missing_inputs="drop").fit(FRAME, TARGETS)
+    complete = FRAME["x"].notna()
+    expected = CoolMTGPRegressor().fit(FRAME[complete], TARGETS[complete])
+    assert_allclose(fitted.predict(FRAME[:3]), expected.predict(FRAME[:3]), rtol=1e-5)
+    assert list(fitted.leave_one_out_.mean.index) == list(TARGETS.index[complete])
+    with pytest.raises(ValueError, match="Row 3 of X has a gap, and the model was fitted without"):
+        fitted.predict(FRAME)
+
+
+def test_gaps_are_refused_by_default():
+    with pytest.raises(ValueError, match=r'X, row 3, column \'x\': .* missing_inputs="fill" fills'):
+        CoolMTGPRegressor().fit(FRAME, TARGETS)
+    with pytest.raises(ValueError, match="missing_inputs='mean' is not known"):
+        CoolMTGPRegressor(missing_inputs="mean").fit(FRAME, TARGETS)
+    with pytest.raises(ValueError, match="0 rows of X have no gap, but a model needs at least two"):
+        CoolMTGPRegressor(missing_inputs="drop").fit(FRAME.assign(x=np.nan), TARGETS)
+
+
+def test_weights_are_refused_and_other_words_unknown():
+    with pytest.raises(ValueError, match="sample_weight is not supported: one noise covariance"):
+        CoolMTGPRegressor().fit(FRAME, TARGETS, sample_weight=np.ones(len(FRAME)))
+    with pytest.raises(TypeError, match=re.escape("fit() does not take 'weights'.")):
+        CoolMTGPRegressor().fit(FRAME, TARGETS, weights=1)

@@ -1,0 +1,133 @@
+"""Shrunk relevance: the prior, which kernels get lengthscales, and what a fit reaches."""
+
+import gpflow
+import numpy as np
+import pytest
+import scipy.stats
+
+from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.training.relevance import (
+    SPREAD,
+    free_lengthscales,
+    kernels_with_lengthscales,
+    prior_around,
+    share_lengthscales,
+)
+
+kernels = gpflow.kernels
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two tasks that depend on the first of three inputs."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=[24, 3])
+    noise = 0.1 * rng.normal(size=[24, 2])
+    return X, np.stack([np.sin(2 * X[:, 0]), np.cos(2 * X[:, 0])], axis=1) + noise
+
+
+@pytest.fixture(scope="module")
+def shrunk(data):
+    model = CoolMTGP(data, kernels.SquaredExponential())
+    return model, model.fit(relevance="shrunk", verbose=0)
+
+
+def test_prior_is_normal_in_the_logarithm_with_its_mode_at_the_common_lengthscale():
+    common, ell = 1.7, np.array([0.3, 1.7, 2.5, 40.0])
+    prior = prior_around(np.array(common))
+    np.testing.assert_allclose(
+        prior.prob(ell), scipy.stats.lognorm.pdf(ell, SPREAD, scale=common * np.exp(SPREAD**2))
+    )
+    relative = prior.log_prob(ell).numpy() - prior.log_prob(common).numpy()
+    np.testing.assert_allclose(relative, -0.5 * (np.log(ell / common) / SPREAD) ** 2, atol=1e-12)
+
+
+def test_which_kernels_are_freed_and_how_many_inputs_they_see():
+    fixed, own = kernels.Matern32(lengthscales=3.0), kernels.Matern12(lengthscales=4.0)
+    gpflow.set_trainable(fixed.lengthscales, False)
+    own.lengthscales.prior = prior_around(np.array(4.0))
+    some = kernels.Matern52(lengthscales=5.0, active_dims=[0, 2])
+    all_of_them = kernels.RationalQuadratic(lengthscales=6.0)
+    one = kernels.SquaredExponential(lengthscales=7.0, active_dims=[1])
+    kernel = fixed * own + some * all_of_them + one + kernels.Linear()
+    assert set(kernels_with_lengthscales(kernel)) == {some, all_of_them, one}
+    freed = free_lengthscales(kernel, 4)
+    assert {id(p) for p in freed} == {id(some.lengthscales), id(all_of_them.lengthscales)}
+    freed = [some.lengthscales, all_of_them.lengthscales]
+    assert [p.numpy().tolist() for p in freed] == [[5.0] * 2, [6.0] * 4]
+    np.testing.assert_allclose([p.prior.mode().numpy() for p in freed], [5.0, 6.0])
+    assert one.lengthscales.prior is None and one.lengthscales.numpy() == 7.0
+
+
+def test_shared_lengthscale_is_the_geometric_mean():
+    kernel = kernels.Matern32(lengthscales=[1.0, 2.0, 4.0]) + kernels.White()
+    share_lengthscales(kernel)
+    np.testing.assert_allclose(kernel.kernels[0].lengthscales.numpy(), 2.0)
+    assert kernel.kernels[0].lengthscales.shape.rank == 0
+
+
+def test_fit_reaches_the_optimum_of_the_penalised_objective(data, shrunk):
+    model, history = shrunk
+    common = CoolMTGP(data, kernels.SquaredExponential())
+    common.fit(verbose=0)
+    l0 = common.kernel.lengthscales.numpy()
+    lengthscales = model.kernel.lengthscales.numpy()
+
+    def penalised(ell):
+        moved = CoolMTGP(data, kernels.SquaredExponential(lengthscales=ell))
+        gpflow.set_trainable(moved.kernel, False)
+        moved.fit(verbose=0)
+        penalty = prior_around(l0).log_prob(ell).numpy().sum()
+        return float(moved.training_loss()) - penalty
+
+    best = penalised(lengthscales)
+    np.testing.assert_allclose(history.history["loss"][-1], best, rtol=1e-6)
+    for d in range(3):
+        for factor in (0.97, 1.03):
+            other = lengthscales * np.where(np.arange(3) == d, factor, 1.0)
+            assert penalised(other) > best
+    assert penalised(np.full(3, l0)) > best + 1.0
+
+
+def test_inputs_that_do_not_matter_get_long_lengthscales(shrunk):
+    ell = shrunk[0].kernel.lengthscales.numpy()
+    assert ell[1] > 2.5 * ell[0] and ell[2] > 2.5 * ell[0]
+
+
+def test_no_prior_is_left_and_histories_are_joined(data, shrunk):
+    model, history = shrunk
+    assert model.kernel.lengthscales.prior is None
+    common = CoolMTGP(data, kernels.SquaredExponential())
+    first = common.fit(verbose=0)
+    steps = len(first.epoch)
+    assert history.history["loss"][:steps] == first.history["loss"]
+    assert history.epoch == list(range(len(history.epoch))) and len(history.epoch) > steps
+    assert np.all(np.diff(history.history["seconds"]) >= 0)
+
+
+def test_kernel_with_lengthscales_of_its_own_starts_from_one(data, shrunk):
+    given = kernels.SquaredExponential(lengthscales=[0.5, 2.0, 1.0])
+    model = CoolMTGP(data, given)
+    model.fit(relevance="shrunk", verbose=0)
+    expected = shrunk[0].kernel.lengthscales.numpy()
+    np.testing.assert_allclose(given.lengthscales.numpy(), expected, rtol=1e-2)
+
+
+def test_one_input_is_a_plain_fit(data):
+    X, Y = data[0][:, :1], data[1]
+    plain, shrunk = (CoolMTGP((X, Y), kernels.Matern52()) for _ in range(2))
+    plain.fit(verbose=0), shrunk.fit(relevance="shrunk", verbose=0)
+    assert plain.kernel.lengthscales.numpy() == shrunk.kernel.lengthscales.numpy()
+    assert shrunk.kernel.lengthscales.shape.rank == 0
+
+
+def test_exact_model_has_it_too(data):
+    model = KroneckerMTGP.std_mt(data, kernels.SquaredExponential(), rank=1)
+    model.fit(relevance="shrunk", verbose=0, steps=30)
+    ell = model.kernel.lengthscales.numpy()
+    assert ell[1] > 2 * ell[0] and ell[2] > 2 * ell[0]
+
+
+def test_unknown_relevance_is_refused(data):
+    with pytest.raises(ValueError, match="relevance='free'.*given.*shrunk"):
+        CoolMTGP(data, kernels.SquaredExponential()).fit(relevance="free")
