@@ -24,7 +24,7 @@ saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
-models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
+models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  choice
 table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
             draws  places  intervals  learned  estimator  evaluation  summary  report
