@@ -21,12 +21,12 @@ saving/     files  replacing  folder  modules  models
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
-            estimator  evaluation  summary  report
+table/      arff  costs  columns  files  folds  encoding  inputs  transforms  choices
+            training_rows  estimator  evaluation  residuals  summary  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  demo  commands
+cli/        console  tables  evaluating  predicting  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

@@ -90,7 +90,7 @@ def test_comparison_as_json_and_as_text(scores):
     assert found["scores"][COOL]["rmse"]["b"] == scores[COOL].rmse[1]
     lines = evaluation.comparison_lines(found)
     assert lines[0] == "18 rows, 2 folds"
-    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 9
+    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 10
     assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
     assert lines[7] == (
         f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
@@ -186,4 +186,4 @@ def test_evaluation_scores_what_is_known(monkeypatch):
 def test_a_fold_without_numbers_is_refused():
     Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
     with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
-        check_trainable(Y, ["a", "b"], 2, 0)
+        check_trainable(Y, ["a", "b"], list(evaluation.split_rows(24, 2, 0)))
