@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..plotting import plot_calibration, plot_predicted, plot_task_matrix
+from .residuals import standardised_rows
 from .summary import (
     caveat_lines,
     deviations,
@@ -177,7 +178,8 @@ def calibration_section(regressor: Any) -> str:
     figure = new_figure((4.4, 4.2))
     ax = figure.subplots()
     few = len(names) <= MAX_TARGETS_DRAWN
-    plot_calibration(rows.Y, rows.mean, rows.std**2, names, ax, legend=few)
+    normal = standardised_rows(regressor)
+    plot_calibration(normal.Y, normal.mean, normal.std**2, names, ax, legend=few)
     figures = [embed(figure, "Calibration of the predictive intervals")]
     for t, name in enumerate(names[:MAX_TARGETS_DRAWN]):
         figure = new_figure((4.0, 4.2))
