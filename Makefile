@@ -8,13 +8,14 @@ BIN := $(VENV)/bin
 
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: demo check test fuzz lint types format tutorials benchmark clean help
+.PHONY: demo check test test-report fuzz lint types format tutorials benchmark clean help
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo        fit the model to the paper's two-task data, print and draw what it learned"
 	@echo "make check       lint, types and the fast tests"
 	@echo "make test        lint, types and all tests"
+	@echo "make test-report the report in Chromium, which must be installed"
 	@echo "make fuzz        fit random data sets, and check what must hold: EXAMPLES=100 SEED=0 JOBS=2"
 	@echo "make lint        ruff, without changing a file"
 	@echo "make types       mypy"
@@ -55,6 +56,10 @@ check: lint types
 
 test: lint types
 	$(PYTEST)
+
+# Needs Chromium (apt install chromium).
+test-report: $(VENV)/.installed-test
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/browser/check_report.py
 
 # Prints a reproduction of every violation, and ends with 1 if there is one. About 2 s per example.
 EXAMPLES ?= 100

@@ -23,7 +23,8 @@ plotting/   axes  matrices  predictions  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
-table/      arff  costs  columns  files  choices  places  estimator  evaluation  summary  report
+table/      arff  costs  columns  files  choices  places  estimator  evaluation  summary
+            whatif  page  report_data  report
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
