@@ -28,7 +28,7 @@ def estimator(data):
     X, Y = data
     names = ["lon", "lat", "depth"]
     frame = pd.DataFrame(Y, columns=["Cd", "Cu"])
-    return CoolMTGPRegressor("matern52").fit(pd.DataFrame(X, columns=names), frame)
+    return CoolMTGPRegressor("matern52", ard=False).fit(pd.DataFrame(X, columns=names), frame)
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,9 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     exported = model.to_coregion_gpr()
 print(caught[0].message)
+C_exported = exported.kernel.kernels[1].output_covariance().numpy()
 print(
-    exported.kernel.kernels[1].output_covariance().numpy(),
-    model.task_covariance().numpy(),
-    sep="\n",
+    "C of the exported model:", C_exported, "C of ours:", model.task_covariance().numpy(), sep="\n"
 )
+np.testing.assert_allclose(C_exported, model.task_covariance(), rtol=1e-3, atol=1e-3)
+assert "noise" in str(caught[0].message)

@@ -174,12 +174,12 @@ def along_axes(matrices: Any, V: Any) -> Any:
 
     An axis that has been served goes to the end, so that each is one product of two matrices.
     """
-    num_rows, num_columns = int(np.prod([M.shape[0] for M in matrices])), V.shape[1]
+    num_rows = int(np.prod([M.shape[0] for M in matrices]))
     for M in matrices:
         if is_array(V):
             V = V.reshape(len(M), -1).T @ M
         else:
             V = tf.matmul(tf.reshape(V, [M.shape[0], -1]), M, transpose_a=True)
     if is_array(V):
-        return V.reshape(num_columns, num_rows).T
+        return V.reshape(-1, num_rows).T
     return tf.transpose(tf.reshape(V, [-1, num_rows]))

@@ -104,7 +104,12 @@ def rotated_targets(U: Eigenvectors, Y: TensorType) -> tf.Tensor:
     """U^T Y, for each completion if there are several."""
     if not isinstance(U, KroneckerVectors):
         return tf.matmul(U, Y, transpose_a=True)
-    return tf.map_fn(lambda y: to_eigenbasis(U, y), Y) if Y.shape.rank == 3 else to_eigenbasis(U, Y)
+    if Y.shape.rank == 2:
+        return to_eigenbasis(U, Y)
+    num_tasks = Y.shape[2]
+    beside = tf.reshape(tf.transpose(Y, [1, 0, 2]), [Y.shape[1], -1])  # [N, S T]
+    rotated = tf.reshape(to_eigenbasis(U, beside), [Y.shape[1], -1, num_tasks])
+    return tf.transpose(rotated, [1, 0, 2])
 
 
 @check_shapes("lam: [N]", "Y: [copies..., N, T]")

@@ -16,7 +16,7 @@ from gpflow.base import TensorType
 from gpflow.posteriors import PrecomputedValue
 
 from ..chain.products import KroneckerVectors, take
-from ..joint.conditioning import CHUNK, map_batch, some_at_a_time
+from ..joint.conditioning import CHUNK, map_batch, some_at_a_time, unconverted
 from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
 from .kernels import KernelOnGrid
@@ -104,7 +104,7 @@ class GridPosterior(CompleteDataPosterior):
         if X.shape[0] is not None and gain.shape[0] * gain.shape[1] * X.shape[0] <= CHUNK:
             return explained(first, gain)
         return tf.foldl(
-            lambda total, part: total + explained(part[0][None], part[1][None]),
+            unconverted(lambda total, part: total + explained(part[0][None], part[1][None])),
             (first, gain),
             tf.zeros([num_tasks, size, size], first.dtype),
             parallel_iterations=1,

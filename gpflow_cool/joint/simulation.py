@@ -17,15 +17,10 @@ POINTS_AT_ONCE = 4000
 
 @check_shapes("Xnew: [M, D]", "return: [S, M, T]")
 def simulate(
-    posterior: JointPosterior[Any],
-    Xnew: AnyNDArray,
-    num_samples: int,
-    seed: int = 0,
-    *,
-    noise: bool = False,
+    posterior: JointPosterior[Any], Xnew: AnyNDArray, num_samples: int, seed: int = 0
 ) -> AnyNDArray:
     """
-    Draw functions (or, with `noise`, observations), joint over points and tasks.
+    Draw functions without noise, joint over points and tasks.
 
     Few points are drawn through the covariance between all of them, which takes the cube of their
     number. For many, whole functions are drawn (`sample_functions`) and evaluated at the points.
@@ -33,15 +28,8 @@ def simulate(
     :raises ValueError: If there are many points, and the kernel has no features.
     """
     if len(Xnew) <= MAX_EXACT:
-        drawn = posterior.predict_samples(
-            Xnew, num_samples, True, True, noise=noise, seed=(seed, 0)
-        )
+        drawn = posterior.predict_samples(Xnew, num_samples, full_output_cov=True, seed=(seed, 0))
         return np.asarray(drawn)
     functions = posterior.sample_functions(num_samples, seed=seed)
     parts = range(0, len(Xnew), POINTS_AT_ONCE)
-    values = np.concatenate([functions(Xnew[n : n + POINTS_AT_ONCE]) for n in parts], axis=-2)
-    if not noise:
-        return values
-    _, Sigma = posterior._task_matrices(posterior.solution())
-    white = np.random.default_rng(seed).normal(size=values.shape)
-    return values + (white @ np.linalg.cholesky(Sigma).T).astype(values.dtype)
+    return np.concatenate([functions(Xnew[n : n + POINTS_AT_ONCE]) for n in parts], axis=-2)
