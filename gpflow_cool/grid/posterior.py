@@ -13,11 +13,12 @@ from typing import Any
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
-from gpflow.posteriors import PrecomputedValue
+from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
+from typing_extensions import Self
 
 from ..chain.products import KroneckerVectors, take
 from ..joint.conditioning import CHUNK, map_batch, some_at_a_time, unconverted
-from ..joint.kronecker import JointSolution, add_rotated_noise
+from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
 from .kernels import KernelOnGrid
 
@@ -40,13 +41,28 @@ class GridPosterior(CompleteDataPosterior):
         return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in tensors)
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
-        count = len(self.on_grid.axes)
-        vectors, values, rest = cache[:count], cache[count : 2 * count], cache[2 * count :]
+        count, tensors = len(self.on_grid.axes), tuple(map(tf.convert_to_tensor, cache))
+        vectors, values, rest = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         return JointSolution(KroneckerVectors(vectors, values, self.on_grid.grid.rows), *rest)
 
-    def _rotated_moments(
-        self, solution: JointSolution, Xnew: TensorType, full_cov: bool, noise: bool
+    def _twin(self) -> Self:
+        tasks = tf.zeros([0, self.num_tasks], self.X_data.dtype)
+        twin = type(self)(
+            self.kernel,
+            (self.X_data, tasks),
+            self.mean_function,
+            self.solution,
+            precompute_cache=PrecomputeCacheType.TENSOR,
+            on_grid=self.on_grid,
+        )
+        twin.solve = self.solve
+        return twin
+
+    def _moments_of_outcomes(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        if self.added is not None:
+            return super()._moments_of_outcomes(solution, Xnew, full_cov)
         mean, explained = self._moments_at_points(solution, Xnew)
         if full_cov:
             explained = map_batch(lambda X: self._explained_between(solution, X), Xnew)
@@ -56,7 +72,7 @@ class GridPosterior(CompleteDataPosterior):
         else:
             q = d[:, None] * prior[..., None, :] - tf.linalg.matrix_transpose(explained)
             q = tf.maximum(q, tf.zeros([], q.dtype))
-        return mean, add_rotated_noise(q, full_cov) if noise else q
+        return mean, q
 
     @check_shapes(
         "Xnew: [batch..., M, D]", "return[0]: [batch..., M, T]", "return[1]: [batch..., M, T]"

@@ -27,6 +27,7 @@ from ..chain.products import (
     decompose,
     from_eigenbasis,
     kernel_tensors,
+    to_eigenbasis,
     with_tensors,
 )
 from ..chain.recovery import mixing_matrix, symmetric
@@ -288,11 +289,14 @@ def rotated_covariance(
     return covariance_in_eigenbasis(solution, into_eigenbasis(solution.U, Kmn), Knn, full_cov)
 
 
-@check_shapes("U: [N, R]", "Kmn: [N, batch..., M]", "return: [batch..., R, M]")
-def into_eigenbasis(U: TensorType, Kmn: TensorType) -> tf.Tensor:
+@check_shapes("Kmn: [N, batch..., M]", "return: [batch..., R, M]")
+def into_eigenbasis(U: Eigenvectors, Kmn: TensorType) -> tf.Tensor:
     r"""A cross-covariance in the eigenbasis, :math:`U^\top k_*`."""
     if Kmn.shape.rank == 2:
-        return tf.matmul(U, Kmn, transpose_a=True)  # einsum would copy U
+        return to_eigenbasis(U, Kmn)  # einsum would copy U
+    if isinstance(U, KroneckerVectors):
+        rotated = to_eigenbasis(U, tf.reshape(Kmn, [Kmn.shape[0], -1]))
+        return tf.linalg.matrix_transpose(rows_last(tf.reshape(rotated, tf.shape(Kmn))))
     return tf.einsum("nr,n...m->...rm", U, Kmn)
 
 

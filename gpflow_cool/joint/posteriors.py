@@ -7,6 +7,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
+from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, point_weights, predictive_moments
@@ -138,9 +139,10 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
         U, d = solution.U, solution.d
-        F = tf.matmul(tf.matmul(U, prior, transpose_a=True), solution.P_inverse, transpose_b=True)
+        inside = for_copies(to_eigenbasis, U, prior)
+        F = tf.matmul(inside, solution.P_inverse, transpose_b=True)
         rotated = (solution.Z - F - noise) * solution.shrinkage * d
-        return tf.matmul(U, tf.matmul(rotated, solution.P, transpose_b=True))
+        return for_copies(from_eigenbasis, U, tf.matmul(rotated, solution.P, transpose_b=True))
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
         drawn, added = super()._draw(solution, num_samples, seed), self.added
