@@ -29,7 +29,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..linalg import LOG_2PI
-from .products import Eigenvectors, KroneckerVectors, from_eigenbasis, outer_product
+from .products import Eigenvectors, KroneckerVectors, for_copies, from_eigenbasis, outer_product
 from .spectrum import Spectrum
 
 LEARNING = ("hierarchical", "approximate")
@@ -335,11 +335,7 @@ def targets_gradient(gradient: KernelGradient, U: Eigenvectors, Y: TensorType) -
         return from_eigenbasis(U, gradient.Yr)
     weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
     copies = tf.reshape(gradient.Yr, tf.shape(Y))
-    if not isinstance(U, KroneckerVectors):
-        return tf.matmul(U, copies) / weight
-    beside = tf.reshape(tf.transpose(copies, [1, 0, 2]), [Y.shape[1], -1])  # [N, S T]
-    result = tf.reshape(from_eigenbasis(U, beside), [Y.shape[1], -1, Y.shape[2]])
-    return tf.transpose(result, [1, 0, 2]) / weight
+    return for_copies(from_eigenbasis, U, copies) / weight
 
 
 def leave_kronecker_basis(gradient: KernelGradient, U: KroneckerVectors) -> list[tf.Tensor]:

@@ -12,6 +12,7 @@ well, and the functions here take either.
 Letters: N rows, n points of an axis, B columns, T tasks.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -107,6 +108,22 @@ def from_eigenbasis(U: Eigenvectors, A: TensorType) -> Any:
         return U @ A if is_array(U) else tf.matmul(U, A)
     transposed = [V.T if is_array(V) else tf.transpose(V) for V in U.vectors]
     return take(along_axes(transposed, A), np.argsort(U.rows))
+
+
+def for_copies(
+    product: Callable[[Eigenvectors, TensorType], tf.Tensor], U: Eigenvectors, V: TensorType
+) -> tf.Tensor:
+    """
+    A product with eigenvectors for each of several matrices, V [S, N, B].
+
+    :param product: :func:`to_eigenbasis` or :func:`from_eigenbasis`.
+    """
+    if not isinstance(U, KroneckerVectors):
+        return product(U, V)
+    num_rows, num_columns = int(np.prod(U.shape)), V.shape[2]
+    beside = tf.reshape(tf.transpose(V, [1, 0, 2]), [num_rows, -1])  # [N, S B]
+    result = tf.reshape(product(U, beside), [num_rows, -1, num_columns])
+    return tf.transpose(result, [1, 0, 2])
 
 
 def squared(U: Eigenvectors) -> Eigenvectors:

@@ -224,8 +224,12 @@ def inducing_points(found: TrainingTable, given: Training, inducing: int | None,
 
 
 def is_big_grid(X: Any, given: Training) -> bool:
-    """Whether many rows are a grid that the exact model knows how to use; says so."""
-    if given.kernel != "se" or len(X) <= costs.MAX_ROWS:
+    """
+    Whether many rows are a grid that the exact model knows how to use; says so.
+
+    Of the kernels that have a name, the squared exponential is a product over the axes.
+    """
+    if given.kernel not in ("auto", "se") or len(X) <= costs.MAX_ROWS:
         return False
     from gpflow.kernels import SquaredExponential
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Linear, Stationary
+from gpflow.kernels import Kernel, Linear, SquaredExponential, Stationary
 from gpflow.utilities import positive
 
 from .. import checks
@@ -24,6 +24,7 @@ from ..selection.candidates import CANDIDATES, named_candidates
 from ..selection.choice import MAX_ROWS as ROWS_OF_CHOICE
 from ..selection.choice import KernelTable, choose
 from ..training.run import History
+from . import costs
 from .costs import default_inducing, inducing_sentence, missing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
@@ -60,6 +61,11 @@ def choose_model(
         guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
     Z = choose_inducing_points(X, guess, points)
     return SparseCoolMTGP(data, kernel, Z, learning=learning, task_names=task_names)
+
+
+def is_big_grid(X: AnyNDArray) -> bool:
+    """Whether many rows are a grid, on which the squared exponential needs no inducing points."""
+    return len(X) > costs.MAX_ROWS and grid_that_pays(SquaredExponential(), X) is not None
 
 
 def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
@@ -173,7 +179,7 @@ def train_model(
     if isinstance(kernel, str) and kernel == AUTO:
         relevance = SHRUNK if ard else "given"
         exact = partial(make, inducing=0)
-        kernels = named_candidates(None)
+        kernels = named_candidates(["se"] if is_big_grid(data[0]) else None)
         options |= {"restarts": restarts, "relevance": relevance, "seed": seed}
         options |= {"max_rows": ROWS_OF_CHOICE, "train_again": bool(inducing)}
         return Training(*choose(data, kernels, exact, make, **options))

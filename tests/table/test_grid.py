@@ -10,7 +10,7 @@ from gpflow_cool.cli.console import Training
 from gpflow_cool.cli.tables import TrainingTable, inducing_points
 from gpflow_cool.grid import grid_inputs
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
-from gpflow_cool.table.choices import choose_model
+from gpflow_cool.table.choices import choose_model, is_big_grid
 
 
 @pytest.fixture(name="few", autouse=True)
@@ -41,6 +41,12 @@ def test_the_exact_model_is_chosen_for_a_grid(data):
         assert isinstance(choose(data, Matern52()), SparseCoolMTGP)
 
 
+def test_of_the_named_kernels_the_squared_exponential_is_taken(data):
+    assert is_big_grid(data[0])
+    assert not is_big_grid(data[0][:340])
+    assert not is_big_grid(data[0] + data[1])
+
+
 def test_the_command_line_says_that_rows_are_a_grid(data, capsys):
     given = Training(
         Path("table.csv"), ["a", "b"], None, "se", False, "hierarchical", 0, False, False, False
@@ -48,6 +54,8 @@ def test_the_command_line_says_that_rows_are_a_grid(data, capsys):
     found = TrainingTable(None, ["x", "y"], ["a", "b"], *data)
     assert inducing_points(found, given, None, 1) == 0
     assert capsys.readouterr().err == "400 rows are a grid of 20 x 20 points: the exact model.\n"
+    assert inducing_points(found, given._replace(kernel="auto"), None, 1) == 0
+    capsys.readouterr()
     assert inducing_points(found, given._replace(kernel="matern52"), None, 1) == 10
     assert "400 rows are more than 350" in capsys.readouterr().err
     assert inducing_points(found._replace(X=data[0] + data[1]), given, None, 1) == 10
