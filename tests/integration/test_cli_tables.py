@@ -96,6 +96,17 @@ def test_predict_keeps_columns_and_writes_quantiles(place, tmp_path):
     assert max(map(len, out.read_text().split(","))) < 20
 
 
+def test_a_map_of_encoded_inputs(place, tmp_path):
+    result = run(
+        *["map", place / "model", "--x", "x", "--y", "day", "--cells", 5],
+        *["--at", "hue=red=1,hue=blue=0", "--out", tmp_path / "map.png", "--json"],
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["y"] == "day"
+    line = mistake("map", place / "model", "--x", "hue", "--y", "x", "--out", tmp_path / "m.png")
+    assert "'hue' is no input of the model: x, x missing, hue=blue, hue=red, day" in line
+
+
 def test_unknown_categories_and_gaps_get_a_word(place, tmp_path):
     FRAME[:3].assign(hue=["red", "teal", "blue"]).to_csv(tmp_path / "new.csv", index=False)
     arguments = ["predict", place / "model", tmp_path / "new.csv", "--out", tmp_path / "p.csv"]
