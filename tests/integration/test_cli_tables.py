@@ -210,7 +210,7 @@ def test_mistakes_in_evaluate(tmp_path):
     assert "has no column 'g'" in mistake(*arguments, "--groups", "g")
     assert "choose one" in mistake(*arguments, "--groups", "b", "--blocks", "b,c,2")
     assert "is not columns and a number of parts" in mistake(*arguments, "--blocks", "b,c")
-    assert "'rbf' is not one of se," in mistake(*arguments, "--kernels", "se,rbf")
+    assert "'rbf' is not one of auto, se," in mistake(*arguments, "--kernels", "se,rbf")
     data.write_text("a,b\n7,1\n7,2\n7,3\n7,4\n")
     assert "Target 'a' never changes, and cannot be scored" in run(*arguments).stderr
 
