@@ -66,7 +66,8 @@ class Transform(NamedTuple):
     def forward(self, y: AnyNDArray) -> AnyNDArray:
         """z, for y of any shape; NaN stays."""
         inside = np.clip(y, self.low, self.high)
-        return self.curve(inside) + (y - inside) * np.exp(self.log_slope(inside))
+        slope = np.where(y == inside, 0.0, np.exp(self.log_slope(inside)))
+        return self.curve(inside) + (y - inside) * slope
 
     def inverse(self, z: AnyNDArray) -> AnyNDArray:
         """y, for z of any shape."""
@@ -85,7 +86,7 @@ class Transform(NamedTuple):
             return np.zeros_like(y)
         inside = np.clip(y, self.low, self.high)
         if self.kind == "log":
-            return -np.log(inside)
+            return -logarithm(inside)
         u = inside / self.unit
         return (self.power - 1.0) * np.sign(u) * np.log1p(np.abs(u)) - np.log(self.unit)
 
@@ -94,7 +95,7 @@ class Transform(NamedTuple):
         if self.kind == "none":
             return y
         if self.kind == "log":
-            return np.log(y)
+            return logarithm(y)
         up, down = np.maximum(y, 0.0) / self.unit, np.maximum(-y, 0.0) / self.unit
         return np.asarray(boxcox1p(up, self.power) - boxcox1p(down, 2.0 - self.power))
 
@@ -112,6 +113,11 @@ class Transform(NamedTuple):
         low = float(y.min()) if self.kind == "yeo-johnson" and self.power > 1.0 else -FAR_AWAY
         straight = self.kind == "log" or (self.kind == "yeo-johnson" and self.power < 1.0)
         return self._replace(low=low, high=float(y.max()) if straight else FAR_AWAY)
+
+
+def logarithm(y: AnyNDArray) -> AnyNDArray:
+    """Logarithms, minus infinity for numbers that are not positive; NaN stays."""
+    return np.log(y, out=np.full(np.shape(y), -np.inf), where=~(y <= 0.0))
 
 
 class Warping(NamedTuple):

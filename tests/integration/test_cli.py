@@ -242,7 +242,7 @@ MISTAKES = {
     "one row": ("a,b\n1,2\n", ["--targets", "b"], "has one row: a model needs at least two"),
     "no rows": ("a,b\n", ["--targets", "b"], "has no rows of data"),
     "binary": ("\0\1\2", ["--targets", "b"], "is not a CSV file: it holds no text"),
-    "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'se', 'matern12'"),
+    "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'auto', 'se'"),
     "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
     "no targets": (GOOD, [], "Missing option '--targets'"),
     "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),

@@ -101,7 +101,6 @@ def test_report_of_a_table_with_gaps(place):
 
 MISTAKES = {
     "never": ("a,b\n1,\n2,\n3,\n", [], "every cell of target 'b' is empty. There is nothing to"),
-    "once": ("a,b\n1,7\n2,\n3,7\n", [], "target 'b' is 7 in every row that has it"),
     "input": ("a,b\n1,2\n,\n3,4\n", [], "row 2 (line 3), column 'a': the cell is empty"),
     "approximate": (
         "a,b\n1,2\n2,\n3,4\n",

@@ -96,6 +96,17 @@ def test_predict_keeps_columns_and_writes_quantiles(place, tmp_path):
     assert max(map(len, out.read_text().split(","))) < 20
 
 
+def test_a_map_of_encoded_inputs(place, tmp_path):
+    result = run(
+        *["map", place / "model", "--x", "x", "--y", "day", "--cells", 5],
+        *["--at", "hue=red=1,hue=blue=0", "--out", tmp_path / "map.png", "--json"],
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["y"] == "day"
+    line = mistake("map", place / "model", "--x", "hue", "--y", "x", "--out", tmp_path / "m.png")
+    assert "'hue' is no input of the model: x, x missing, hue=blue, hue=red, day" in line
+
+
 def test_unknown_categories_and_gaps_get_a_word(place, tmp_path):
     FRAME[:3].assign(hue=["red", "teal", "blue"]).to_csv(tmp_path / "new.csv", index=False)
     arguments = ["predict", place / "model", tmp_path / "new.csv", "--out", tmp_path / "p.csv"]
@@ -199,7 +210,7 @@ def test_mistakes_in_evaluate(tmp_path):
     assert "has no column 'g'" in mistake(*arguments, "--groups", "g")
     assert "choose one" in mistake(*arguments, "--groups", "b", "--blocks", "b,c,2")
     assert "is not columns and a number of parts" in mistake(*arguments, "--blocks", "b,c")
-    assert "'rbf' is not one of se," in mistake(*arguments, "--kernels", "se,rbf")
+    assert "'rbf' is not one of auto, se," in mistake(*arguments, "--kernels", "se,rbf")
     data.write_text("a,b\n7,1\n7,2\n7,3\n7,4\n")
     assert "Target 'a' never changes, and cannot be scored" in run(*arguments).stderr
 

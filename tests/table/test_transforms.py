@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import lognorm, multivariate_normal, norm, yeojohnson
 
 from gpflow_cool.loading import load
@@ -33,6 +33,11 @@ def test_inverse_and_slope(transform):
     h = 1e-6 * np.maximum(np.abs(y), 1e-2)
     slope = (transform.forward(y + h) - transform.forward(y - h)) / (2.0 * h)
     assert_allclose(transform.log_slope(y), np.log(slope), rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_without_a_logarithm_are_below_all_others():
+    z = Transform("log", high=3.0).forward(np.array([-1.0, 0.0, 1.0, np.nan]))
+    assert_array_equal(z, [-np.inf, -np.inf, 0.0, np.nan])
 
 
 def test_yeo_johnson_is_scipys_in_a_unit():
