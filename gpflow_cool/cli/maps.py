@@ -77,7 +77,7 @@ def map_command(
     console.check_model(model)
     check_output(out, PICTURES, force)
     regressor = console.load_model(model)
-    inputs, names = list(regressor.feature_names_in_), list(regressor.target_names_)
+    inputs, names = list(regressor.encoded_names_), list(regressor.target_names_)
     first, second = axes_of(inputs, x, y)
     shown = shown_targets(names, targets, limits)
     fixed = values_at(regressor, inputs, at)
