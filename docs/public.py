@@ -15,7 +15,7 @@ import gpflow_cool
 MODULES = {
     "gpflow_cool": "Models, and what belongs to them.",
     "gpflow_cool.metrics": "How good predictions are.",
-    "gpflow_cool.plotting": "Figures of matrices and of predictions.",
+    "gpflow_cool.plotting": "Figures of matrices, predictions and maps.",
     "gpflow_cool.grid": "Rows that are all combinations of the points of some axes.",
     "gpflow_cool.callbacks": "What can be done after each step of a fit.",
     "gpflow_cool.monitoring": "TensorBoard.",

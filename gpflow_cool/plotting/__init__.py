@@ -10,10 +10,12 @@ axes. That figure is made without ``pyplot``: nothing is left open, no display i
 from .cells import map_grid
 from .kernels import plot_kernel_table, plot_relevance
 from .maps import plot_map, plot_maps
-from .matrices import MAX_TASKS_WITH_NUMBERS, cell_text, cluster_order, plot_task_matrix
+from .matrices import MAX_TASKS_WITH_NUMBERS as MAX_TASKS_WITH_NUMBERS
+from .matrices import cell_text as cell_text
+from .matrices import cluster_order, plot_task_matrix
+from .predictions import CALIBRATION_LEVELS as CALIBRATION_LEVELS
+from .predictions import Predictor as Predictor
 from .predictions import (
-    CALIBRATION_LEVELS,
-    Predictor,
     calibration_curves,
     level_curve,
     plot_bands,
@@ -23,11 +25,7 @@ from .predictions import (
 )
 
 __all__ = [
-    "CALIBRATION_LEVELS",
-    "MAX_TASKS_WITH_NUMBERS",
-    "Predictor",
     "calibration_curves",
-    "cell_text",
     "cluster_order",
     "level_curve",
     "map_grid",

@@ -135,7 +135,7 @@ def probabilities(
 def framed(model: Any, points: AnyNDArray) -> Any:
     """Inputs as an estimator knows them: a data frame if it was fitted to one, or encoded ones."""
     names = getattr(model, "feature_names_in_", None)
-    if names is None or len(names) != points.shape[1]:
+    if names is None or len(names) != points.shape[1]:  # categories are numbers already
         return points
     import pandas as pd
 
@@ -152,7 +152,7 @@ def names_of(model: Any) -> tuple[list[str], list[str]]:
     """Names of inputs and of tasks."""
     X, Y = data_of(model)
     tasks = getattr(model, "task_names", getattr(model, "target_names_", None))
-    inputs = getattr(model, "encoded_names_", getattr(model, "feature_names_in_", None))
+    inputs = getattr(model, "encoded_names_", None)
     return (
         [f"x{d}" for d in range(X.shape[1])] if inputs is None else [str(n) for n in inputs],
         [str(t) for t in range(Y.shape[1])] if tasks is None else [str(n) for n in tasks],

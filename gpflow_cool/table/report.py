@@ -261,8 +261,8 @@ def kernels_section(found: Findings) -> str:
     return section(
         "Kernels",
         f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. The"
-        f" first that is not clearly worse than the best is used: {choice.chosen}. Density and RMSE"
-        " are of standardised targets.",
+        f" first that is not clearly worse than the best is used: {html.escape(choice.chosen)}."
+        " Density and RMSE are of standardised targets.",
         embed(figure, "Densities of the kernels that were compared") + table(head, rows),
     )
 

@@ -191,7 +191,7 @@ def most_surprising(found: Findings) -> list[SurprisingRow]:
     labels = row_labels(found.regressor, len(rows.Y))
 
     def described(n: int) -> SurprisingRow:
-        t = int(np.nanargmax(np.abs(rows.Y[n] - rows.mean[n]) / rows.std[n]))
+        t = int(np.nanargmax(np.abs(rows.residual[n])))
         values = (float(part[n, t]) for part in (rows.Y, rows.mean, rows.std))
         return SurprisingRow(labels[n], float(p[n]), found.names[t], *values)
 

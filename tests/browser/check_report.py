@@ -45,10 +45,10 @@ def opened(path):
 @pytest.mark.parametrize(
     "N, D, T, settings",
     [
-        (103, 7, 3, {"ard": True}),
+        (103, 7, 3, {"kernel": "se", "ard": True}),
         (60, 2, 2, {"kernel": "matern52"}),
-        (40, 1, 1, {}),
-        (50_000, 4, 3, {"inducing": 300}),
+        (40, 1, 1, {"kernel": "se"}),
+        (50_000, 4, 3, {"kernel": "se", "inducing": 300}),
     ],
 )
 def test_a_slider_moves_and_the_page_says_what_python_predicts(

@@ -156,9 +156,26 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     assert_allclose(np.array(data["mean"]).T, mean, rtol=1e-4, atol=1e-5)
     assert_allclose(np.array(data["std"]).T, std, rtol=1e-4)
     rows = Page(text).rows
-    assert ["se", "-1.5", "0.25", "7.5", "3", "0.125"] in rows
+    assert ["se", "−1.5", "0.25", "7.5", "3", "0.125"] in rows
     assert ["rq", "failed: <bad>", "", "", "", "1"] in rows
     assert len(Page(text).figures()) == 4  # two correlations, kernels, relevance
+
+
+@pytest.mark.slow
+def test_transformed_targets_and_categories():
+    rng = np.random.default_rng(0)
+    colours = ["red", "blue", "red", "grey", "blue"] * 5
+    X = pd.DataFrame({"size": rng.normal(size=25), "colour": colours})
+    Y = np.exp(np.sin(X["size"]) + (X.colour == "red") + 0.2 * rng.normal(size=25))
+    regressor = CoolMTGPRegressor("se", ard=False, target_transform="log")
+    text = report_page(regressor.fit(X, Y.to_frame("mass")), "m")
+    assert "The page does not predict transformed targets" in text
+    data = data_of(text)
+    assert [part["name"] for part in data["inputs"]] == list(regressor.encoded_names_)
+    rows = regressor.model_.leave_one_out()
+    Z = np.asarray(regressor.model_.data[1])
+    scores = (Z - rows.mean.numpy())[:, 0] / np.sqrt(rows.cov.numpy()[:, 0, 0])
+    assert_allclose(data["calibration"]["curves"][0][20], np.mean(np.abs(scores) <= norm.ppf(0.75)))
 
 
 def test_its_numbers_are_the_estimators(small_regressor):

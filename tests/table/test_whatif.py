@@ -94,7 +94,7 @@ def test_constant_inputs_and_one_target():
 @pytest.mark.slow
 def test_inducing_points():
     X, Y = make_table(60)
-    regressor = CoolMTGPRegressor("matern32", inducing=15).fit(X, Y)
+    regressor = CoolMTGPRegressor("matern32", ard=False, inducing=15).fit(X, Y)
     document = whatif.what_if_document(regressor)
     assert document["points"] == 15
     mean, cov = regressor.predict(X[:20], return_cov=True)
@@ -154,7 +154,7 @@ def test_what_the_page_cannot_do_is_said(monkeypatch):
 def test_missing_targets(monkeypatch):
     X, Y = make_table(16)
     Y[:5, 0] = Y[3:8, 2] = np.nan
-    regressor = CoolMTGPRegressor("matern32", random_state=0).fit(X, Y)
+    regressor = CoolMTGPRegressor("matern32", ard=False, random_state=0).fit(X, Y)
     document = whatif.what_if_document(regressor)
     rows = np.vstack([X, X.mean(axis=0)])
     mean, cov = regressor.predict(rows, return_cov=True)
