@@ -1,5 +1,5 @@
 """
-The model's own cost, as ratios of one run: `python benchmarks/core.py [--quick]`.
+The model's own cost, as ratios of one run: `python benchmarks/core.py [--quick] [--device GPU:0]`.
 
 Each side runs warm, `REPEATS` times, and its fastest time counts: the machine may be busy.
 """
@@ -170,7 +170,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--memory", nargs=3, help="N T learning: measure memory only")
+    parser.add_argument("--device", default="CPU:0", help="where to compute, for example GPU:0")
     options = parser.parse_args()
+    if not tf.config.list_logical_devices(options.device.partition(":")[0]):
+        parser.error(f"TensorFlow sees no {options.device}: install it with support for it.")
+    with tf.device(options.device):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Everything, or memory alone, on the chosen device."""
     if options.memory:
         peak_memory(int(options.memory[0]), int(options.memory[1]), options.memory[2])
         return
@@ -182,6 +191,7 @@ def main() -> None:
     compare_prediction(N, 16, 1000, 50 if options.quick else 100)
     for learning in ("hierarchical", "approximate"):  # a fresh process, so that a peak is its own
         command = [sys.executable, __file__, "--memory", str(2 * N), "16", learning]
+        command += ["--device", options.device]
         subprocess.run(command, check=True)
 
 

@@ -43,6 +43,11 @@ from .saving.files import writable_folder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MAX_CURVES = 50
+"""Nobody reads more curves or pictures than this of one kind."""
+
+QUARTILES = ("smallest", "quartile_1", "median", "quartile_3", "largest")
+
 EVIDENCE_PERIOD = 10
 """The evidence is written every so many steps: it takes as long as a step of training."""
 
@@ -82,6 +87,9 @@ def tensorboard_tasks(
     matrices/             C, Sigma and both as correlations, as pictures
     predictions/NAME      a task's predictions with bands (f dark, y light), if there is one input
     ====================  ======================================================================
+
+    A group of more than 50 curves is told by its smallest, median and largest number and the two
+    quartiles, and of more than 50 tasks the first 50 are drawn.
 
     The terms of the objective are computed each time, which costs about as much as a step. A loop
     that knows them can pass them, `monitor(step, loss=loss, terms=terms)`, and `gradient_norm=...`
@@ -153,7 +161,29 @@ class ScalarsToTensorBoard(ToTensorBoard):
             values["objective/gradient_norm"] = gradient_norm
         for name, term in zip(model.objective_term_names, np.asarray(terms), strict=True):
             values[f"log_likelihood/{name}"] = term
-        write_scalars({**values, **parameter_values(model)}, self.current_step)
+        write_scalars(few_curves({**values, **parameter_values(model)}), self.current_step)
+
+
+def few_curves(values: Mapping[str, Any]) -> dict[str, float]:
+    """
+    Numbers by tag. A group with more than `MAX_CURVES` is told by its quartiles.
+
+    >>> few_curves({"b/heat": 2.0, "b/wind": 3.0})
+    {'b/heat': 2.0, 'b/wind': 3.0}
+    >>> many = few_curves({f"b/task_{t}": float(t) for t in range(101)})
+    >>> len(many), many["b/smallest"], many["b/median"], many["b/quartile_3"]
+    (5, 0.0, 50.0, 75.0)
+    """
+    groups: dict[str, dict[str, float]] = {}
+    for tag, value in values.items():
+        groups.setdefault(tag.partition("/")[0], {})[tag] = float(value)
+    few: dict[str, float] = {}
+    for name, group in groups.items():
+        if len(group) > MAX_CURVES:
+            levels = np.quantile(list(group.values()), [0.0, 0.25, 0.5, 0.75, 1.0]).tolist()
+            group = {f"{name}/{word}": x for word, x in zip(QUARTILES, levels, strict=True)}
+        few.update(group)
+    return few
 
 
 def parameter_values(model: JointModel) -> dict[str, float]:
@@ -263,11 +293,11 @@ class Predictions(NamedTuple):
 
 
 def draw_predictions(model: JointModel, posterior: JointPosterior) -> Iterator[tuple[str, "Axes"]]:
-    """Tags, and axes with each task's predictions over the one input."""
+    """Tags, and axes with the predictions of each of the first tasks over the one input."""
     predict = posterior.predict_f, posterior.predict_y
     predictions = Predictions(model.data, model.task_names, *predict)
     grid = input_grid(np.asarray(model.data[0]))
-    for task, name in enumerate(model.task_names):
+    for task, name in enumerate(model.task_names[:MAX_CURVES]):
         ax = plot_bands(predictions, grid, task, new_axes(4.4, 2.9), legend=False)
         yield f"predictions/{name}", ax
 

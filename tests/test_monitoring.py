@@ -219,6 +219,20 @@ def test_many_tasks_make_no_huge_picture(tmp_path):
     assert tuple(ax.figure.get_size_inches() * ax.figure.dpi) == (1080, 900)
 
 
+def test_many_tasks_make_few_curves(tmp_path):
+    names = [f"task_{t}" for t in range(60)]
+    model = make_model(T=60, names=names)
+    model.b.assign(np.linspace(1.0, 2.0, 60))
+    tensorboard_tasks(model, tmp_path).scalars(0)
+    written = read(tmp_path)
+    assert len(written) < 30
+    expected = {"smallest": 1.0, "quartile_1": 1.25, "median": 1.5, "largest": 2.0}
+    for word, value in expected.items():
+        assert_allclose(written[f"b/{word}"][0], value, rtol=1e-6)
+    terms = model.conditional_log_likelihoods().numpy()
+    assert_allclose(written["log_likelihood/median"][0], np.median(terms), rtol=1e-6)
+
+
 def test_loss_contains_the_prior(tmp_path):
     model = make_model()
     one = np.float64(1.0)

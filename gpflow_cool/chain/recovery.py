@@ -19,9 +19,10 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from . import likelihood
 from .compression import compressed, dual_vectors
 from .likelihood import Chain, solve_chain
-from .newton import Box, InnerSolution, solve_orders
+from .newton import Box, InnerSolution, solve, solve_orders
 from .spectrum import Spectrum
 from .terms import task_problems
 
@@ -182,12 +183,32 @@ def recover(
     :param correlation: Of the tasks' input weights, "map" or "monte_carlo".
     :param num_samples: Number of draws.
     """
+    if correlation == "map" and has_many_tasks(spectrum) and tf.executing_eagerly():
+        return recover_many(spectrum, b, sigma2)
     chain = solve_chain(spectrum, b, sigma2, learning)
     if correlation == "map":
         rho = map_correlation(spectrum, chain.A, chain.outside)
     else:
         rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
     return joint_parameters(chain.systems.W, rho, b, sigma2)
+
+
+def has_many_tasks(spectrum: Spectrum) -> bool:
+    return bool(spectrum.Yr.shape[1] ** 3 > likelihood.MAX_NUMBERS)
+
+
+@check_shapes("b: [T]", "sigma2: [T]")
+def recover_many(spectrum: Spectrum, b: TensorType, sigma2: TensorType) -> MultitaskParameters:
+    """
+    As :func:`recover`, by systems of as many rows as the smaller of tasks and rows.
+
+    The weights between tasks are the same for both ways of learning.
+    """
+    problems = task_problems(spectrum.numpy(), "hierarchical")
+    present = np.stack([np.asarray(b), np.asarray(sigma2)], axis=1)
+    fixed = Box(np.log(present), np.log(present))
+    solution = solve(problems, present, fixed, looks_elsewhere=False)
+    return recover_at_optimum(problems.spectrum, solution)
 
 
 @check_shapes("W: [T, T]", "rho: [T, T]", "b: [T]", "sigma2: [T]")

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import CASES, LEARNINGS, Problem, assert_close, random_problem
 
 from gpflow_cool import CoolMTGP
-from gpflow_cool.chain import recovery
+from gpflow_cool.chain import likelihood, recovery
 from gpflow_cool.chain.likelihood import solve_chain
 from gpflow_cool.chain.recovery import some_orders
 from gpflow_cool.chain.spectrum import exact_spectrum
@@ -128,6 +128,18 @@ def test_recovered_covariances_are_positive_semidefinite(rng, case, correlation)
         assert lam[0] >= -1e-14 * lam[-1]
         assert np.array_equal(S, tf.transpose(S))
     assert np.linalg.eigvalsh(parameters.Sigma)[0] > 0.0
+
+
+@pytest.mark.parametrize("N, T", [(7, 3), (3, 6), (1, 2)])
+def test_many_tasks_are_recovered_by_smaller_systems(rng, monkeypatch, N, T):
+    p = random_problem(rng, N, T)
+    spectrum = exact_spectrum(*eigh(tf.constant(p.K)), tf.constant(p.Y))
+    b, sigma2 = tf.constant(p.b), tf.constant(p.sigma2)
+    few = recovery.recover(spectrum, b, sigma2, "approximate")
+    monkeypatch.setattr(likelihood, "MAX_NUMBERS", 0)
+    many = recovery.recover(spectrum, b, sigma2, "approximate")
+    for one, other in zip(many, few, strict=True):
+        assert_close(one, other, rtol=1e-8)
 
 
 def test_tasks_without_signal_correlate_with_none(rng):

@@ -196,7 +196,7 @@ NOT_YET: tuple[Region, ...] = (
         lambda case: case.target_offset >= 1e6 and not is_standardised(case),
     ),
     Region(
-        "inputs far from zero: the evidence differs from dense algebra in the sixth digit",
+        "inputs far from zero: the evidence differs from dense algebra, up to the third digit",
         lambda case: case.input_offset >= 1e4 and not is_standardised(case),
     ),
     Region(
