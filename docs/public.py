@@ -37,6 +37,7 @@ NAMES = {
 
 RESULTS = (
     "gpflow_cool.joint.base_posterior.JointPosterior",
+    "gpflow_cool.joint.functions.SampledFunctions",
     "gpflow_cool.joint.leave_one_out.LeaveOneOut",
     "gpflow_cool.joint.conditioning.Imputation",
     "gpflow_cool.selection.choice.KernelChoice",

@@ -395,38 +395,3 @@ def known_data(
             " is asked for."
         )
     return Xnew, Ynew
-
-
-def new_rows(
-    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int, dtype: tf.DType
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """
-    Rows that a posterior is conditioned on: inputs [q, D], and targets [outcomes..., q, T] with NaN
-    where one was not measured, in all outcomes alike.
-    """
-    Xnew, Ynew = inputs(Xnew, num_columns, dtype), targets(Ynew, num_tasks, dtype)
-    if Xnew.shape.rank != 2 or not Xnew.shape[:1].is_compatible_with(Ynew.shape[-2:-1]):
-        raise ValueError(
-            f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: pass"
-            f" [q, {num_columns}] and [..., q, {num_tasks}], row m of Ynew with the targets at row"
-            " m of Xnew."
-        )
-    if hasattr(Ynew, "numpy"):
-        check_outcomes(Ynew.numpy())
-    return Xnew, Ynew
-
-
-def check_outcomes(Ynew: AnyNDArray) -> None:
-    """Raise if an entry is infinite, or missing in some outcomes only."""
-    if np.isinf(Ynew).any():
-        raise ValueError(
-            f"Ynew{place(np.argwhere(np.isinf(Ynew))[0])} is infinite: pass a number where a task"
-            " was measured and NaN where it was not."
-        )
-    missing = np.isnan(Ynew).reshape(-1, *Ynew.shape[-2:])
-    if (missing != missing[:1]).any():
-        row, task = np.argwhere((missing != missing[:1]).any(axis=0))[0]
-        raise ValueError(
-            f"Ynew[..., {row}, {task}] is NaN in some of the outcomes and a number in others:"
-            " condition on each of them apart, or pass NaN in all of them."
-        )

@@ -21,17 +21,19 @@ joint/      kronecker  covariances  likelihood  exceedance
 lowrank/    __init__  features  statistics  rows  streaming
 grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
-plotting/   axes  matrices  predictions  cells  maps  __init__
+plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
-models/     arguments  base  in_memory  chain  exact  cool  sparse  competitors  __init__
+models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  choice
-table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
-            places  learned  estimator  evaluation  summary  report
+table/      arff  costs  columns  files  folds  encoding  inputs  transforms  choices
+            training_rows  draws  places  intervals  learned  estimator  evaluation  residuals
+            summary  whatif  page  report_data  report
+trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  maps  demo  commands
+cli/        console  tables  evaluating  predicting  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

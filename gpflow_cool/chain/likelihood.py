@@ -29,7 +29,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..linalg import LOG_2PI
-from .products import Eigenvectors, KroneckerVectors, from_eigenbasis, outer_product
+from .products import Eigenvectors, KroneckerVectors, for_copies, from_eigenbasis, outer_product
 from .spectrum import Spectrum
 
 LEARNING = ("hierarchical", "approximate")
@@ -42,8 +42,8 @@ SMALLEST_RIDGE = 0.01
 """Rounding below this does not endanger I, and nothing is added."""
 
 MAX_NUMBERS = 2**22
-"""Arrays of T^3 numbers are formed up to this size (32 MB, 161 tasks). Beyond it the systems of the
-tasks are solved one after the other."""
+"""Arrays of T^3 numbers are formed up to this size (32 MB, 161 tasks), those of R T^2 up to eight
+times as many. Beyond that the systems of the tasks are solved one after the other."""
 
 
 class TaskSystems(NamedTuple):
@@ -160,7 +160,7 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     num_tasks = Yr.shape[1]
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    many = num_tasks**3 > MAX_NUMBERS
+    many = num_tasks**3 > MAX_NUMBERS or (lam.shape[0] or 0) * num_tasks**2 > 2**3 * MAX_NUMBERS
     systems = (
         solve_one_by_one(spectrum, d, sigma2, learning)
         if many
@@ -335,9 +335,7 @@ def targets_gradient(gradient: KernelGradient, U: Eigenvectors, Y: TensorType) -
         return from_eigenbasis(U, gradient.Yr)
     weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
     copies = tf.reshape(gradient.Yr, tf.shape(Y))
-    if not isinstance(U, KroneckerVectors):
-        return tf.matmul(U, copies) / weight
-    return tf.map_fn(lambda copy: from_eigenbasis(U, copy), copies) / weight
+    return for_copies(from_eigenbasis, U, copies) / weight
 
 
 def leave_kronecker_basis(gradient: KernelGradient, U: KroneckerVectors) -> list[tf.Tensor]:

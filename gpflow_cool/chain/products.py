@@ -12,6 +12,7 @@ well, and the functions here take either.
 Letters: N rows, n points of an axis, B columns, T tasks.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -109,6 +110,22 @@ def from_eigenbasis(U: Eigenvectors, A: TensorType) -> Any:
     return take(along_axes(transposed, A), np.argsort(U.rows))
 
 
+def for_copies(
+    product: Callable[[Eigenvectors, TensorType], tf.Tensor], U: Eigenvectors, V: TensorType
+) -> tf.Tensor:
+    """
+    A product with eigenvectors for each of several matrices, V [S, N, B].
+
+    :param product: :func:`to_eigenbasis` or :func:`from_eigenbasis`.
+    """
+    if not isinstance(U, KroneckerVectors):
+        return product(U, V)
+    num_rows, num_columns = int(np.prod(U.shape)), V.shape[2]
+    beside = tf.reshape(tf.transpose(V, [1, 0, 2]), [num_rows, -1])  # [N, S B]
+    result = tf.reshape(product(U, beside), [num_rows, -1, num_columns])
+    return tf.transpose(result, [1, 0, 2])
+
+
 def squared(U: Eigenvectors) -> Eigenvectors:
     """The squares of all entries; those of a Kronecker product are one too."""
     if not isinstance(U, KroneckerVectors):
@@ -174,12 +191,12 @@ def along_axes(matrices: Any, V: Any) -> Any:
 
     An axis that has been served goes to the end, so that each is one product of two matrices.
     """
-    num_rows, num_columns = int(np.prod([M.shape[0] for M in matrices])), V.shape[1]
+    num_rows = int(np.prod([M.shape[0] for M in matrices]))
     for M in matrices:
         if is_array(V):
             V = V.reshape(len(M), -1).T @ M
         else:
             V = tf.matmul(tf.reshape(V, [M.shape[0], -1]), M, transpose_a=True)
     if is_array(V):
-        return V.reshape(num_columns, num_rows).T
+        return V.reshape(-1, num_rows).T
     return tf.transpose(tf.reshape(V, [-1, num_rows]))

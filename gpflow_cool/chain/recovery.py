@@ -242,20 +242,19 @@ def average_over_orders(
 
     :param box: Bounds of b and sigma2, in the tasks' own order.
     """
-    full = task_problems(spectrum.numpy(), learning)
-    problems = compressed(full)
+    problems = compressed(task_problems(spectrum.numpy(), learning))
     C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
     for order, best in zip(orders, solve_orders(problems, orders, box), strict=True):
-        A = dual_vectors(full.of_tasks(order), best.parameters, best.W)
-        found = recover_at_optimum(full.spectrum.of_tasks(order), best._replace(A=A))
+        found = recover_at_optimum(problems.spectrum.of_tasks(order), best)
         C[np.ix_(order, order)] += found.C.numpy() / len(orders)
         Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
     return C, Sigma
 
 
 def recover_at_optimum(spectrum: Spectrum, best: InnerSolution) -> MultitaskParameters:
-    """As :func:`recover`, from a solution of the inner problem."""
-    inside, outside = np.split(best.A, [len(spectrum.Yr)])
+    """As :func:`recover`, from a solution of the inner problem, whose rows may be compressed."""
+    A = dual_vectors(task_problems(spectrum, "hierarchical"), best.parameters, best.W)
+    inside, outside = np.split(A, [len(spectrum.Yr)])
     rho = map_correlation(spectrum, inside, np.sum(np.square(outside), axis=0))
     b, sigma2 = map(tf.constant, best.parameters.T)
     return joint_parameters(tf.constant(best.W), rho, b, sigma2)

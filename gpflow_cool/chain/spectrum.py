@@ -15,7 +15,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from .products import Eigenvectors, KroneckerVectors, to_eigenbasis
+from .products import Eigenvectors, for_copies, to_eigenbasis
 
 
 class Spectrum(NamedTuple):
@@ -102,9 +102,7 @@ def exact_spectrum(lam: TensorType, U: Eigenvectors, Y: TensorType) -> Spectrum:
 @check_shapes("Y: [copies..., N, T]", "return: [copies..., N, T]")
 def rotated_targets(U: Eigenvectors, Y: TensorType) -> tf.Tensor:
     """U^T Y, for each completion if there are several."""
-    if not isinstance(U, KroneckerVectors):
-        return tf.matmul(U, Y, transpose_a=True)
-    return tf.map_fn(lambda y: to_eigenbasis(U, y), Y) if Y.shape.rank == 3 else to_eigenbasis(U, Y)
+    return to_eigenbasis(U, Y) if Y.shape.rank == 2 else for_copies(to_eigenbasis, U, Y)
 
 
 @check_shapes("lam: [N]", "Y: [copies..., N, T]")

@@ -25,6 +25,10 @@ from .axes import LEAST_SHARE, Grid, find_grid
 MIN_ROWS = 300
 """With fewer rows, a decomposition of the whole kernel matrix takes milliseconds."""
 
+MAX_COLUMNS = 16
+"""Tables with more columns that vary are not searched for a grid: it would have 2^17 rows or more,
+and searching takes time."""
+
 MAX_SHARE = 0.25
 """An axis with a larger share of the rows' number leaves little to gain."""
 
@@ -89,6 +93,8 @@ def grid_that_pays(kernel: Kernel, X: AnyNDArray) -> Grid | None:
     num_rows, num_inputs = X.shape
     groups = column_groups(kernel, num_inputs)
     if num_rows < MIN_ROWS or len(groups) == 1:
+        return None
+    if np.count_nonzero(np.ptp(X, axis=0)) > MAX_COLUMNS:
         return None
     try:
         grid = find_grid(X, groups)

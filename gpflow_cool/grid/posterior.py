@@ -16,8 +16,8 @@ from gpflow.base import TensorType
 from gpflow.posteriors import PrecomputedValue
 
 from ..chain.products import KroneckerVectors, take
-from ..joint.conditioning import CHUNK, map_batch, some_at_a_time
-from ..joint.kronecker import JointSolution, add_rotated_noise
+from ..joint.conditioning import CHUNK, map_batch, some_at_a_time, unconverted
+from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
 from .kernels import KernelOnGrid
 
@@ -40,12 +40,15 @@ class GridPosterior(CompleteDataPosterior):
         return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in tensors)
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
-        count = len(self.on_grid.axes)
-        vectors, values, rest = cache[:count], cache[count : 2 * count], cache[2 * count :]
+        count, tensors = len(self.on_grid.axes), tuple(map(tf.convert_to_tensor, cache))
+        vectors, values, rest = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         return JointSolution(KroneckerVectors(vectors, values, self.on_grid.grid.rows), *rest)
 
-    def _rotated_moments(
-        self, solution: JointSolution, Xnew: TensorType, full_cov: bool, noise: bool
+    def _own_options(self) -> dict[str, Any]:
+        return {"on_grid": self.on_grid}
+
+    def _moments_without_added(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         mean, explained = self._moments_at_points(solution, Xnew)
         if full_cov:
@@ -56,7 +59,7 @@ class GridPosterior(CompleteDataPosterior):
         else:
             q = d[:, None] * prior[..., None, :] - tf.linalg.matrix_transpose(explained)
             q = tf.maximum(q, tf.zeros([], q.dtype))
-        return mean, add_rotated_noise(q, full_cov) if noise else q
+        return mean, q
 
     @check_shapes(
         "Xnew: [batch..., M, D]", "return[0]: [batch..., M, T]", "return[1]: [batch..., M, T]"
@@ -101,7 +104,7 @@ class GridPosterior(CompleteDataPosterior):
         if X.shape[0] is not None and gain.shape[0] * gain.shape[1] * X.shape[0] <= CHUNK:
             return explained(first, gain)
         return tf.foldl(
-            lambda total, part: total + explained(part[0][None], part[1][None]),
+            unconverted(lambda total, part: total + explained(part[0][None], part[1][None])),
             (first, gain),
             tf.zeros([num_tasks, size, size], first.dtype),
             parallel_iterations=1,

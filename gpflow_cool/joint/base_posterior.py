@@ -20,6 +20,7 @@ from .functions import SampledFunctions
 from .kronecker import condition_on_known
 from .sampling import Draws, draw_independent_tasks
 from .solved_posterior import Solution, SolvedPosterior
+from .updating import new_rows
 
 
 class JointPosterior(SolvedPosterior[Solution]):
@@ -61,9 +62,10 @@ class JointPosterior(SolvedPosterior[Solution]):
             must then be the same in all of them. Inside `tf.function`, a posterior of complete data
             must be given complete rows.
         """
-        rows = checks.new_rows(Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype)
+        rows = new_rows(Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype)
         return self._given(*rows)
 
+    @tf.autograph.experimental.do_not_convert  # the seed is a number, also inside tf.function
     def sample_functions(self, num_samples: int, seed: int | None = None) -> SampledFunctions:
         """
         Draw functions that can be evaluated anywhere, again and again.

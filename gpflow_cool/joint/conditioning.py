@@ -17,6 +17,9 @@ from ..chain.products import diagonal, rows_of
 from .kronecker import rows_last
 from .missing import ObservedSolution, ObservedSystem, multiply, solve, solve_observed
 
+unconverted = tf.autograph.experimental.do_not_convert
+"""For functions in loops: there is nothing to convert, and converting takes seconds."""
+
 CHUNK = 2**21
 """How many numbers the right-hand sides may have that are solved for at once."""
 
@@ -52,7 +55,7 @@ def some_at_a_time(
         tf.pad(items, padding), tf.concat([[num_chunks, size], tf.shape(items)[1:]], axis=0)
     )
     result = tf.map_fn(
-        function, padded, fn_output_signature=dtype, parallel_iterations=1
+        unconverted(function), padded, fn_output_signature=dtype, parallel_iterations=1
     )  # [chunks, size, ...]
     return tf.reshape(result, tf.concat([[-1], tf.shape(result)[2:]], axis=0))[:count]
 
@@ -147,7 +150,8 @@ def map_batch(function: Callable[..., tf.Tensor], *parts: tf.Tensor) -> tf.Tenso
     if parts[0].shape.rank == 2:
         return function(*parts)
     flat = [tf.reshape(part, tf.concat([[-1], tf.shape(part)[-2:]], axis=0)) for part in parts]
-    result = tf.map_fn(lambda each: function(*each), flat, fn_output_signature=parts[0].dtype)
+    each = unconverted(lambda each: function(*each))
+    result = tf.map_fn(each, flat, fn_output_signature=parts[0].dtype)
     return tf.reshape(result, tf.concat([tf.shape(parts[0])[:-2], tf.shape(result)[1:]], axis=0))
 
 

@@ -27,6 +27,7 @@ from ..chain.products import (
     decompose,
     from_eigenbasis,
     kernel_tensors,
+    to_eigenbasis,
     with_tensors,
 )
 from ..chain.recovery import mixing_matrix, symmetric
@@ -285,7 +286,24 @@ def rotated_covariance(
     .. math:: q_j = d_j k_{**} - d_j^2 \, k_*^\top U \, \mathrm{diag}(1 / (\lambda d_j + 1)) \,
               U^\top k_*
     """
-    V = tf.einsum("nr,n...m->...rm", solution.U, Kmn)
+    return covariance_in_eigenbasis(solution, into_eigenbasis(solution.U, Kmn), Knn, full_cov)
+
+
+@check_shapes("Kmn: [N, batch..., M]", "return: [batch..., R, M]")
+def into_eigenbasis(U: Eigenvectors, Kmn: TensorType) -> tf.Tensor:
+    r"""A cross-covariance in the eigenbasis, :math:`U^\top k_*`."""
+    if Kmn.shape.rank == 2:
+        return to_eigenbasis(U, Kmn)  # einsum would copy U
+    if isinstance(U, KroneckerVectors):
+        rotated = to_eigenbasis(U, tf.reshape(Kmn, [Kmn.shape[0], -1]))
+        return tf.linalg.matrix_transpose(rows_last(tf.reshape(rotated, tf.shape(Kmn))))
+    return tf.einsum("nr,n...m->...rm", U, Kmn)
+
+
+def covariance_in_eigenbasis(
+    solution: JointSolution, V: tf.Tensor, Knn: TensorType, full_cov: bool
+) -> tf.Tensor:
+    """:func:`rotated_covariance` of cross-covariances V [batch..., R, M] in the eigenbasis."""
     d, shrinkage = solution.d, solution.shrinkage
     if full_cov:
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]

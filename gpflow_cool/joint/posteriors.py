@@ -7,6 +7,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
+from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, point_weights, predictive_moments
@@ -14,6 +15,8 @@ from .functions import Drawn
 from .kronecker import (
     JointSolution,
     add_rotated_noise,
+    covariance_in_eigenbasis,
+    into_eigenbasis,
     predictive_mean,
     rotated_covariance,
     task_layout,
@@ -88,40 +91,53 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The same of functions, where the covariance is that of all outcomes alike."""
-        Kmn = self.cross_covariance(Xnew)
-        q = rotated_covariance(solution, Kmn, self._prior_covariance(Xnew, full_cov), full_cov)
-        mean = predictive_mean(solution, Kmn)
+        mean, q = self._moments_without_added(solution, Xnew, full_cov)
         if self.added is None:
             return mean, q
-        E = self._whitened(solution, self.added, Xnew)
+        V = self._in_eigenbasis(solution, Xnew)
+        E = self._whitened(solution, self.added, Xnew, V)
         mean += rotated_shift(E, self.added.white, solution.P)
         if full_cov:
             return mean, q - tf.matmul(E, E, transpose_a=True)
         return mean, tf.nn.relu(q - tf.reduce_sum(tf.square(E), axis=-2))
 
-    def _whitened(self, solution: JointSolution, added: AddedRows, Xnew: TensorType) -> tf.Tensor:
-        """[batch..., T, q, M], L^-1 times the covariance of added rows and points."""
+    def _moments_without_added(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same without the rows that were added."""
+        Kmn = self.cross_covariance(Xnew)
+        q = rotated_covariance(solution, Kmn, self._prior_covariance(Xnew, full_cov), full_cov)
+        return predictive_mean(solution, Kmn), q
+
+    def _whitened(
+        self, solution: JointSolution, added: AddedRows, Xnew: TensorType, V: tf.Tensor
+    ) -> tf.Tensor:
+        """
+        [batch..., T, q, M], L^-1 times the covariance of added rows and points.
+
+        :param V: The points in the eigenbasis.
+        """
         Kqm = self._covariance_of_points(added.X, Xnew)
-        Kam = self.cross_covariance(Xnew)
-        cross = rotated_cross_covariance(solution, added.rotated, Kam, Kqm)
+        cross = rotated_cross_covariance(solution, added.rotated, V, Kqm)
         return tf.linalg.triangular_solve(added.L, cross)
 
-    def _rotated_rows(self, solution: JointSolution, points: tf.Tensor) -> tf.Tensor:
-        """[q, R], covariance of points and the solution's rows, in the eigenbasis."""
-        return tf.matmul(self.cross_covariance(points), solution.U, transpose_a=True)
+    def _in_eigenbasis(self, solution: JointSolution, Xnew: TensorType) -> tf.Tensor:
+        """[batch..., R, M], covariance of the solution's rows and points, in the eigenbasis."""
+        return into_eigenbasis(solution.U, self.cross_covariance(Xnew))
 
     def _covariance_with(
         self, solution: JointSolution, points: tf.Tensor
     ) -> Callable[[TensorType], tf.Tensor]:
-        rotated = self._rotated_rows(solution, points)
-        E = None if self.added is None else self._whitened(solution, self.added, points)
+        V = self._in_eigenbasis(solution, points)
+        E = None if self.added is None else self._whitened(solution, self.added, points, V)
 
         def covariance(Xnew: TensorType) -> tf.Tensor:
+            new = self._in_eigenbasis(solution, Xnew)
             Kqm = self._covariance_of_points(points, Xnew)
-            q = rotated_cross_covariance(solution, rotated, self.cross_covariance(Xnew), Kqm)
+            q = rotated_cross_covariance(solution, tf.transpose(V), new, Kqm)
             if self.added is not None:
-                new = self._whitened(solution, self.added, Xnew)
-                q -= tf.matmul(E, new, transpose_a=True)
+                whitened = self._whitened(solution, self.added, Xnew, new)
+                q -= tf.matmul(E, whitened, transpose_a=True)
             return tf.einsum("tj,...jqm,uj->...mtqu", solution.P, q, solution.P)
 
         return covariance
@@ -130,9 +146,10 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
         U, d = solution.U, solution.d
-        F = tf.matmul(tf.matmul(U, prior, transpose_a=True), solution.P_inverse, transpose_b=True)
+        inside = for_copies(to_eigenbasis, U, prior)
+        F = tf.matmul(inside, solution.P_inverse, transpose_b=True)
         rotated = (solution.Z - F - noise) * solution.shrinkage * d
-        return tf.matmul(U, tf.matmul(rotated, solution.P, transpose_b=True))
+        return for_copies(from_eigenbasis, U, tf.matmul(rotated, solution.P, transpose_b=True))
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
         drawn, added = super()._draw(solution, num_samples, seed), self.added
@@ -147,10 +164,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, drawn: Drawn, points: tf.Tensor, weights: tf.Tensor
     ) -> Drawn:
         v = tf.matmul(weights, solution.P)  # [S, q, T]
-        drawn = expand(solution, drawn, points, self._rotated_rows(solution, points), v)
+        V = self._in_eigenbasis(solution, points)
+        drawn = expand(solution, drawn, points, tf.transpose(V), v)
         if self.added is None:
             return drawn
-        E = self._whitened(solution, self.added, points)  # [T, p, q]
+        E = self._whitened(solution, self.added, points, V)  # [T, p, q]
         half = tf.matmul(E, tf.transpose(v, [2, 1, 0]))
         v = -tf.linalg.triangular_solve(self.added.L, half, adjoint=True)  # [T, p, S]
         v = tf.transpose(v, [2, 1, 0])
@@ -167,13 +185,20 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     def _add_rows(self, X: tf.Tensor, Y: tf.Tensor) -> AddedRows:
         """The rows that were added, and some more of them."""
         solution, old = self.solution(), self.added
-        mean, q = self._moments_of_outcomes(solution, X, full_cov=True)
+        Kmn = self.cross_covariance(X)
+        V = into_eigenbasis(solution.U, Kmn)
+        mean = predictive_mean(solution, Kmn)
+        q = covariance_in_eigenbasis(solution, V, self._prior_covariance(X, True), full_cov=True)
+        E = None if old is None else self._whitened(solution, old, X, V)
+        if old is not None:
+            mean += rotated_shift(E, old.white, solution.P)
+            q -= tf.matmul(E, E, transpose_a=True)
         residual = Y - self._add_mean_function(X, mean)
         Z = tf.matmul(residual, solution.P_inverse, transpose_b=True)  # [outcomes..., q, T]
         L = tf.linalg.cholesky(add_rotated_noise(q, full_cov=True))
         white = tf.linalg.triangular_solve(L, tf.linalg.matrix_transpose(Z)[..., None])[..., 0]
-        new = AddedRows(X, Y, self._rotated_rows(solution, X), L, white)
-        return new if old is None else extend_rows(old, new, self._whitened(solution, old, X))
+        new = AddedRows(X, Y, tf.transpose(V), L, white)
+        return new if old is None else extend_rows(old, new, E)
 
     def update_cache(self, precompute_cache: PrecomputeCacheType | None = None) -> None:
         super().update_cache(precompute_cache)

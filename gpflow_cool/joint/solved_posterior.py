@@ -78,7 +78,7 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
         self.solve: Callable[[], Solution] = solve
         self.cross_covariance = cross_covariance or self._data_covariance
         self._has_features = cross_covariance is not None and inducing_points is None
-        self._points = inducing_points or (lambda: self.X_data)
+        self._points = inducing_points or self._data_points
         self.update_cache(cache_type(precompute_cache))
 
     @abc.abstractmethod
@@ -130,6 +130,10 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
         """The cached solution, or a new one where there is no cache."""
         return self.solve() if self.cache is None else self._from_cache(self.cache)
 
+    def _own_options(self) -> dict[str, Any]:
+        """Arguments of the constructor that only this class has."""
+        return {}
+
     def _twin(self) -> Self:
         """A posterior with the same solution, to be changed."""
         tasks = tf.zeros([0, self.num_tasks], self.X_data.dtype)
@@ -141,9 +145,13 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
             precompute_cache=PrecomputeCacheType.TENSOR,
             cross_covariance=self.cross_covariance,
             inducing_points=None if self._has_features else self._points,
+            **self._own_options(),
         )
         twin.solve = self.solve
         return twin
+
+    def _data_points(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self.X_data)
 
     def _data_covariance(self, Xnew: TensorType) -> tf.Tensor:
         """[N, batch..., M], k(X, Xnew)."""

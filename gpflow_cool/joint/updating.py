@@ -16,13 +16,15 @@ Letters: q new rows, T tasks, M test points, R rows of the solution, j a rotated
 the leading dimensions of the new targets: several hypothetical Y at the same inputs.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from .. import checks
+from ..chain.products import for_copies, from_eigenbasis
 from .kronecker import JointSolution
 
 
@@ -64,14 +66,50 @@ class AddedTargets(NamedTuple):
     """[outcomes..., q T], L^-1 times the residuals, which are zero for missing targets."""
 
 
+def new_rows(
+    Xnew: Any, Ynew: Any, num_columns: int, num_tasks: int, dtype: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """
+    Rows that a posterior is conditioned on: inputs [q, D], and targets [outcomes..., q, T] with NaN
+    where one was not measured, in all outcomes alike.
+    """
+    Xnew, Ynew = checks.inputs(Xnew, num_columns, dtype), checks.targets(Ynew, num_tasks, dtype)
+    if Xnew.shape.rank != 2 or not Xnew.shape[:1].is_compatible_with(Ynew.shape[-2:-1]):
+        raise ValueError(
+            f"Xnew has shape {tuple(Xnew.shape)} and Ynew has shape {tuple(Ynew.shape)}: pass"
+            f" [q, {num_columns}] and [..., q, {num_tasks}], row m of Ynew with the targets at row"
+            " m of Xnew."
+        )
+    if hasattr(Ynew, "numpy"):
+        check_outcomes(Ynew.numpy())
+    return Xnew, Ynew
+
+
+def check_outcomes(Ynew: AnyNDArray) -> None:
+    """Raise if an entry is infinite, or missing in some outcomes only."""
+    if np.isinf(Ynew).any():
+        where = checks.place(np.argwhere(np.isinf(Ynew))[0])
+        raise ValueError(
+            f"Ynew{where} is infinite: pass a number where a task was measured and NaN where it was"
+            " not."
+        )
+    missing = np.isnan(Ynew).reshape(-1, *Ynew.shape[-2:])
+    if (missing != missing[:1]).any():
+        row, task = np.argwhere((missing != missing[:1]).any(axis=0))[0]
+        raise ValueError(
+            f"Ynew[..., {row}, {task}] is NaN in some of the outcomes and a number in others:"
+            " condition on each of them apart, or pass NaN in all of them."
+        )
+
+
 @check_shapes(
     "rotated: [q, R]",
-    "Kam: [N, batch..., M]",
+    "V: [batch..., R, M]",
     "Kqm: [q, batch..., M]",
     "return: [batch..., T, q, M]",
 )
 def rotated_cross_covariance(
-    solution: JointSolution, rotated: TensorType, Kam: TensorType, Kqm: TensorType
+    solution: JointSolution, rotated: TensorType, V: TensorType, Kqm: TensorType
 ) -> tf.Tensor:
     r"""
     Posterior covariances of the rotated functions between q points and M others.
@@ -80,10 +118,10 @@ def rotated_cross_covariance(
               U^\top k_m
 
     :param rotated: :math:`k_q^\top U`.
+    :param V: :math:`U^\top k_m`.
     """
     d = solution.d
     weights = tf.transpose(solution.shrinkage * tf.square(d))  # [T, R]
-    V = tf.einsum("nr,n...m->...rm", solution.U, Kam)
     explained = tf.matmul(weights[:, None, :] * rotated, V[..., None, :, :])
     return tf.einsum("t,q...m->...tqm", d, Kqm) - explained
 
@@ -208,7 +246,7 @@ def rotated_expansion(
     """
     d, P = solution.d, solution.P
     inside = tf.einsum("qr,sqj->srj", rotated, v) * solution.shrinkage * tf.square(d)
-    rows = -tf.matmul(solution.U, tf.matmul(inside, P, transpose_b=True))
+    rows = -for_copies(from_eigenbasis, solution.U, tf.matmul(inside, P, transpose_b=True))
     return rows, tf.matmul(v * d, P, transpose_b=True)
 
 

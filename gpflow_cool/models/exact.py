@@ -169,7 +169,7 @@ class KroneckerMTGP(InMemoryModel):
             noise_covariance=noise_covariance,
             task_names=model.task_names,
         )
-        exact.task_column = model.task_column
+        exact.task_column, exact.grid = model.task_column, model.grid
         return exact
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import gpflow
 import numpy as np
 import tensorflow as tf
-from gpflow.base import AnyNDArray, InputData, MeanAndVariance, RegressionData
+from gpflow.base import InputData, MeanAndVariance, RegressionData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 from gpflow.posteriors import PrecomputeCacheType
@@ -19,7 +19,6 @@ from ..chain.kernels import kernel_matrix, origin_of
 from ..chain.products import Eigenvectors, KernelMatrix, decompose
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..chain.starting import chain_start, mean_kernel_diagonal, task_scales
-from ..chain.variation import check_ranges
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..grid.axes import Grid
 from ..grid.kernels import KernelOnGrid, grid_that_pays, kernel_on_grid
@@ -35,28 +34,24 @@ from ..joint.missing import (
 )
 from ..joint.posteriors import MissingDataPosterior
 from ..joint.sampling import draw_completions, impute_by_draws
+from ..joint.updating import new_rows
 from ..lowrank.features import LinearFeatures, linear_features
 from ..lowrank.rows import TensorRows
 from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
 from ..saving.models import Document
 from ..saving.modules import Reader, Writer
 from .base import MultitaskModel
+from .data import (
+    Completions,
+    check_can_grow,
+    check_targets,
+    grown,
+    rows_of_task,
+    separate_pairs,
+)
 
 MAX_IMPUTATION = 2**28
 """Up to this many numbers in its systems, the covariances of imputed targets are exact."""
-
-
-class Completions(tf.__internal__.tracking.AutoTrackable):
-    """
-    Holds a model's completed targets, [S, N, T]: state of training, but no parameter.
-
-    It is no `tf.Module`, so that `parameter_dict`, `print_summary` and `variables` of the model do
-    not list it. A SavedModel does keep it.
-    """
-
-    def __init__(self, start: tf.Tensor) -> None:
-        shape = [None, *start.shape[1:]]
-        self.variable = tf.Variable(start, trainable=False, shape=shape)
 
 
 class InMemoryModel(MultitaskModel):
@@ -262,6 +257,53 @@ class InMemoryModel(MultitaskModel):
             precompute_cache=precompute_cache,
         )
 
+    def add_rows(self, X: InputData, Y: InputData) -> None:
+        """
+        Take rows into the model for good. Nothing is trained: a :meth:`fit` that follows starts
+        from the present parameters.
+
+        Posteriors and compiled losses made before do not know the rows. C and Sigma of models that
+        recover them, as CoolMTGP does, are recovered from all rows from now on; a posterior with
+        more rows at the same C and Sigma is that of `model.posterior().condition_on(X, Y)`.
+
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import CoolMTGP
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> model = CoolMTGP((X[:15], Y[:15]), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+        >>> model.add_rows(X[15:], Y[15:])
+        >>> model.num_rows
+        20
+
+        :param X: [q, D].
+        :param Y: [q, T], NaN where a target is missing.
+        """
+        X, Y = new_rows(X, Y, self._num_inputs, self.num_tasks, self.dtype)
+        if Y.shape.rank != 2:
+            raise ValueError(f"Ynew has shape {tuple(Y.shape)}: pass [q, {self.num_tasks}].")
+        completed = self._joined_completions(X, Y)
+        joined = [tf.concat([old, new], axis=0) for old, new in zip(self.data, (X, Y), strict=True)]
+        check_targets(joined[1])
+        check_can_grow(self.data, joined[1])
+        before = self.data
+        self.data = tuple(grown(old, new) for old, new in zip(before, joined, strict=True))
+        try:
+            self.grid = self._find_grid()
+        except ValueError:  # a grid was asked for, and these rows are none
+            self.data = before
+            raise
+        self.observed = checks.observed_entries(joined[1])
+        self._completed = None if completed is None else Completions(completed)
+
+    def _joined_completions(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor | None:
+        """[S, N + q, T], present completions and predicted new targets; None if none is missing."""
+        if self.completions is None and not np.isnan(Y).any():
+            return None
+        old = self.data[1][None] if self.completions is None else self.completions
+        new, _ = self.predict_y_given(X, Y)
+        new = tf.broadcast_to(new, [tf.shape(old)[0], *new.shape])
+        return tf.concat([old, new], axis=1)
+
     def leave_one_out(self) -> LeaveOneOut:
         if self.observed is not None:
             return leave_one_out_of_observed(self.observed_system(), *self.data, self.mean_function)
@@ -336,26 +378,3 @@ class InMemoryModel(MultitaskModel):
         if self.completions is not None:
             self.completions.assign(reader.array(saved["completions"]))
             self.has_drawn = bool(saved["has_drawn"])
-
-
-def separate_pairs(observed: AnyNDArray) -> list[tuple[int, int]]:
-    """Pairs of tasks that are never observed in the same row, from `observed` [N, T]."""
-    together = observed.T.astype(np.float64) @ observed.astype(np.float64)
-    return [(int(i), int(j)) for i, j in np.argwhere(np.triu(together == 0.0))]
-
-
-def check_targets(Y: tf.Tensor | tf.Variable) -> None:
-    """Raise if the scale of a task is too small or too large to compute with, NaN left aside."""
-    array = Y.numpy()
-    low, high = np.fmin.reduce(array), np.fmax.reduce(array)
-    observed = ~np.isnan(low)
-    check_ranges(np.where(observed, low, 0.0), np.where(observed, high, 0.0), array.dtype)
-
-
-def rows_of_task(X: tf.Tensor, Y: tf.Tensor, task: int) -> RegressionData:
-    """Inputs and targets, [n, 1], of one task, without the rows where it was not observed."""
-    observed = checks.observed_entries(Y)
-    y = Y[:, task : task + 1]
-    if observed is None:
-        return X, y
-    return tf.boolean_mask(X, observed[:, task]), tf.boolean_mask(y, observed[:, task])

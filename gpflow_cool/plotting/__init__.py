@@ -8,6 +8,7 @@ axes. That figure is made without ``pyplot``: nothing is left open, no display i
 """
 
 from .cells import map_grid
+from .kernels import plot_kernel_table, plot_relevance
 from .maps import plot_map, plot_maps
 from .matrices import MAX_TASKS_WITH_NUMBERS, cell_text, cluster_order, plot_task_matrix
 from .predictions import (
@@ -32,9 +33,11 @@ __all__ = [
     "map_grid",
     "plot_bands",
     "plot_calibration",
+    "plot_kernel_table",
     "plot_level_curves",
     "plot_map",
     "plot_maps",
     "plot_predicted",
+    "plot_relevance",
     "plot_task_matrix",
 ]

@@ -162,6 +162,7 @@ def choose(
     max_rows: int = MAX_ROWS,
     seed: int | None = None,
     verbose: int = 1,
+    train_again: bool = False,
     **final_options: Any,
 ) -> KernelChoice:
     """
@@ -169,6 +170,7 @@ def choose(
 
     :param make: Makes the models that are compared, on the rows of the choice.
     :param make_final: Makes the model of all rows, if these are not the same rows.
+    :param train_again: Whether it does so also if they are.
     :param final_options: Options of the last fit, such as callbacks.
     """
     checks.option(relevance, "relevance", RELEVANCE)
@@ -178,16 +180,15 @@ def choose(
     with progress(verbose) as bar:
         trained = compare(kernels, lambda kernel: make((X[rows], Y[rows]), kernel), seed, bar)
     best = first_of_the_best(trained)
-    if not np.isfinite(best.row.log_density):
-        reasons = "\n".join(f"  {item.row.name}: {item.row.error}" for item in trained)
-        raise RuntimeError(f"No kernel could be fitted:\n{reasons}")
+    if best.failure is not None:
+        raise no_kernel(trained)
     freed = None
     if relevance == "shrunk":
         freed = with_relevance(best, make, (X[rows], Y[rows]), options)
         trained += [] if freed is None else [freed]
     chosen = freed if freed is not None and is_better(freed, best) else best
     model, history = chosen.model, chosen.history
-    if len(rows) < len(X):
+    if len(rows) < len(X) or train_again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
         history = train_from(model, best.model.kernel, options)
     elif freed is None:  # nobody has seen its training
@@ -205,6 +206,17 @@ class Trained(NamedTuple):
     history: Any = None
     densities: AnyNDArray | None = None
     """Log density of each row given the others."""
+
+    failure: Exception | None = None
+
+
+def no_kernel(trained: Sequence[Trained]) -> Exception:
+    """What to raise if every kernel has failed; if all for the same reason, that reason."""
+    reasons = [item.row.error for item in trained]
+    if len(set(reasons)) == 1 and isinstance(trained[0].failure, ValueError):
+        return trained[0].failure
+    lines = (f"  {item.row.name}: {reason}" for item, reason in zip(trained, reasons, strict=True))
+    return RuntimeError("\n".join(["No kernel could be fitted:", *lines]))
 
 
 def first_of_the_best(trained: Sequence[Trained]) -> Trained:
@@ -270,7 +282,7 @@ def fit_and_score(
         history = uninterrupted(model.fit(seed=seed, verbose=0))
         return scored(name, model, history, started)
     except (ValueError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
-        return Trained(failed(name, started, error))
+        return failed(name, started, error)
 
 
 def uninterrupted(history: History) -> History:
@@ -280,9 +292,10 @@ def uninterrupted(history: History) -> History:
     return history
 
 
-def failed(name: str, started: float, error: Exception) -> Candidate:
+def failed(name: str, started: float, error: Exception) -> Trained:
     """The row of the table for a kernel that could not be fitted."""
-    return Candidate(name, -np.inf, np.nan, np.nan, 0, time.perf_counter() - started, str(error))
+    seconds = time.perf_counter() - started
+    return Trained(Candidate(name, -np.inf, np.nan, np.nan, 0, seconds, str(error)), failure=error)
 
 
 def scored(name: str, model: Any, history: History, started: float) -> Trained:
@@ -315,7 +328,7 @@ def with_relevance(
         history = uninterrupted(model.fit(relevance="shrunk", **options))
         return scored(name, model, history, started)
     except (TrainingFailed, ArithmeticError) as error:
-        return Trained(failed(name, started, error))
+        return failed(name, started, error)
 
 
 def is_better(freed: Trained, best: Trained) -> bool:

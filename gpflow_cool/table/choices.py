@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Linear, Stationary
+from gpflow.kernels import Kernel, Linear, SquaredExponential, Stationary
 from gpflow.utilities import positive
 
 from .. import checks
@@ -21,8 +21,10 @@ from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from ..models.sparse import SparseCoolMTGP
 from ..selection.candidates import CANDIDATES, named_candidates
+from ..selection.choice import MAX_ROWS as ROWS_OF_CHOICE
 from ..selection.choice import KernelTable, choose
 from ..training.run import History
+from . import costs
 from .costs import default_inducing, inducing_sentence, missing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
@@ -61,6 +63,11 @@ def choose_model(
     return SparseCoolMTGP(data, kernel, Z, learning=learning, task_names=task_names)
 
 
+def is_big_grid(X: AnyNDArray) -> bool:
+    """Whether many rows are a grid, on which the squared exponential needs no inducing points."""
+    return len(X) > costs.MAX_ROWS and grid_that_pays(SquaredExponential(), X) is not None
+
+
 def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
     """How many inducing points; 0 for the exact model. Warns where it decides for a user."""
     if inducing is not None:
@@ -91,7 +98,6 @@ def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: 
 
 AUTO = "auto"
 SHRUNK = "shrunk"
-ARD = (SHRUNK, True, False)
 
 
 def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kernel:
@@ -102,7 +108,7 @@ def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kern
         column.
     """
     if isinstance(kernel, Kernel):
-        if ard is True:
+        if is_free(ard):
             raise ValueError(
                 "ard=True is for a kernel given by name: give the kernel object a lengthscale"
                 " for each column instead, and leave ard out."
@@ -114,7 +120,7 @@ def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kern
             f" {', '.join(map(repr, CANDIDATES))}, or pass a gpflow.kernels.Kernel object."
         )
     made = CANDIDATES[kernel]()
-    if ard is True:
+    if is_free(ard):
         parts = [part for part in (made, *made.submodules) if isinstance(part, Stationary)]
         for part in parts:
             part.lengthscales = Parameter(np.ones(num_columns), transform=positive())
@@ -123,14 +129,19 @@ def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kern
     return made
 
 
+def is_free(ard: bool | str) -> bool:
+    """Whether lengthscales are trained without a prior."""
+    return not isinstance(ard, str) and bool(ard)
+
+
 def check_ard(kernel: Any, ard: Any) -> None:
     """Raise unless the two settings are known and go together."""
-    if not any(ard is value for value in ARD):
+    if not (isinstance(ard, bool) or (isinstance(ard, str) and ard == SHRUNK)):
         raise ValueError(
             f"ard={ard!r} is not known: pass 'shrunk' for a lengthscale per column that is pulled"
             " towards a common one, True for free ones, or False for a single one."
         )
-    if isinstance(kernel, str) and kernel == AUTO and ard is True:
+    if isinstance(kernel, str) and kernel == AUTO and is_free(ard):
         raise ValueError(
             "ard=True does not go with kernel='auto': free lengthscales overfit, and leave-one-out"
             " cannot see it. Use ard='shrunk', or name a kernel."
@@ -151,6 +162,7 @@ def train_model(
     ard: bool | str,
     make: Callable[..., CoolMTGP | SparseCoolMTGP],
     *,
+    inducing: int | None,
     restarts: int,
     seed: int | None,
     **options: Any,
@@ -158,7 +170,8 @@ def train_model(
     """
     A model of the data with a kernel by name, an object, or the best of all that have a name.
 
-    :param make: Makes a model of data and a kernel; `inducing=0` asks for the exact one.
+    :param make: Makes a model of data and a kernel; `inducing=0` asks for the exact one, which is
+        used to choose a kernel.
     :param options: Options of `fit`.
     :raises KeyboardInterrupt: If the user has ended training.
     """
@@ -166,8 +179,9 @@ def train_model(
     if isinstance(kernel, str) and kernel == AUTO:
         relevance = SHRUNK if ard else "given"
         exact = partial(make, inducing=0)
-        kernels = named_candidates(None)
+        kernels = named_candidates(["se"] if is_big_grid(data[0]) else None)
         options |= {"restarts": restarts, "relevance": relevance, "seed": seed}
+        options |= {"max_rows": ROWS_OF_CHOICE, "train_again": bool(inducing)}
         return Training(*choose(data, kernels, exact, make, **options))
     model = make(data, make_kernel(kernel, ard, data[0].shape[1]))
     by_name = isinstance(kernel, str) and ard == SHRUNK

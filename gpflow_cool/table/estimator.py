@@ -50,6 +50,7 @@ from .columns import (
 from .costs import DEFAULT_ORDERS
 from .encoding import Encoding
 from .inputs import keep_indicators, keep_names, new_inputs, refuse_weights, training_inputs
+from .intervals import Intervals
 from .learned import LearnedKernel, table_from_json, table_to_json
 from .places import Places
 from .training_rows import TrainingRows
@@ -58,7 +59,14 @@ from .transforms import Transform, Warping, checked_probabilities, learn_warping
 
 @saveable
 class CoolMTGPRegressor(
-    Places, LearnedKernel, TrainingRows, Saveable, MultiOutputMixin, RegressorMixin, BaseEstimator
+    Places,
+    Intervals,
+    LearnedKernel,
+    TrainingRows,
+    Saveable,
+    MultiOutputMixin,
+    RegressorMixin,
+    BaseEstimator,
 ):
     """
     Multitask Gaussian process regression with correlated tasks and correlated noise.
@@ -182,6 +190,7 @@ class CoolMTGPRegressor(
             self.kernel,
             self.ard,
             partial(self._make_model, task_names=form.names),
+            inducing=self.inducing,
             restarts=self.restarts,
             seed=drawn_seed(self.random_state) if random else None,
             callbacks=callbacks,

@@ -12,6 +12,7 @@ from ..joint.exceedance import WAYS, checked_limits
 from ..joint.simulation import simulate
 from .choices import drawn_seed
 from .columns import TargetForm, in_blocks, index_of
+from .draws import draw_rows
 from .transforms import Warping
 
 
@@ -78,7 +79,8 @@ class Places:
         self, X: Any, n_samples: int = 1, random_state: Any = 0, *, include_noise: bool = True
     ) -> AnyNDArray:
         """
-        Draw from the posterior, correlated over rows and targets.
+        Draw from the posterior, correlated over rows and targets. Beyond 2000 rows, functions are
+        drawn by random features, at a cost linear in the rows.
 
         :param random_state: Seed or generator; None for other draws each time.
         :param include_noise: Whether to draw observations, or functions without noise.
@@ -87,10 +89,8 @@ class Places:
         Z = self._standardised_inputs(X)
         count = checks.positive_integer(n_samples, "n_samples")
         seed = drawn_seed(random_state)
-        drawn = self.posterior_.predict_samples(
-            Z, count, full_cov=True, full_output_cov=True, noise=include_noise, seed=(seed, 0)
-        )
-        draws = np.stack([self._targets.values(draw) for draw in drawn.numpy()], axis=-1)
+        drawn = draw_rows(self.posterior_, Z, count, noise=include_noise, seed=seed)
+        draws = np.stack([self._targets.values(draw) for draw in drawn], axis=-1)
         return draws[:, 0] if self._form.kind in ("vector", "series") else draws
 
     def simulate(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> AnyNDArray:

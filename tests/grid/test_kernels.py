@@ -131,6 +131,7 @@ def test_a_grid_pays_where_rows_are_many_and_axes_short(rng):
     assert grid_that_pays(SE(), grid_inputs(np.arange(200.0), [0.0, 1.0])) is None
     assert grid_that_pays(SE(), np.concatenate([X, X[:1]])) is None
     assert grid_that_pays(SE(), rng.normal(size=(400, 3))) is None
+    assert grid_that_pays(SE(), rng.integers(2, size=(400, 300)).astype(float)) is None
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,6 @@ def pair_of(data, kernel=None, **options):
     return models
 
 
-def exact_pair(model, other):
-    """The exact models at the matrices of two others; by hand, since 12 rows are no big grid."""
-    pair = [each.to_exact() for each in (model, other)]
-    pair[0].grid = model.grid
-    return pair
-
-
 def loss_and_gradients(model):
     with tf.GradientTape() as tape:
         loss = model.training_loss()
@@ -142,6 +135,26 @@ def test_rows_left_out_known_tasks_and_orders(rng, pair):
     assert_same(averages[0].noise_covariance(), averages[1].noise_covariance(), rtol=1e-6)
 
 
+def test_rows_that_are_given_later(rng, pair):
+    later = []
+    for model in pair:
+        first = model.posterior().condition_on([[0.3, 1.2, 0.4], [0.9, 1.9, 2.0]], np.ones([2, 3]))
+        later.append(first.condition_on([[0.5, 0.5, 0.5]], [[0.1, np.nan, 0.2]]))
+    Xnew = rng.normal(size=(4, 3))
+    for layout in LAYOUTS:
+        found, expected = (posterior.predict_y(Xnew, *layout) for posterior in later)
+        assert_same(found, expected)
+
+
+def test_drawn_functions_meet_data_without_noise(rng):
+    X, Y = data_of(rng, AXES["two axes"], 2)
+    model = CoolMTGP((X, Y), SE(lengthscales=[0.3, 0.7]), sigma2=1e-8, engine="grid")
+    posterior = model.posterior().condition_on([[0.5, 4.0]], [[1.0, 0.5]])
+    functions = posterior.sample_functions(3, seed=1)
+    assert_allclose(functions(X), np.broadcast_to(Y, [3, *Y.shape]), atol=0.01)
+    assert_allclose(functions([[0.5, 4.0]])[:, 0], [[1.0, 0.5]] * 3, atol=0.01)
+
+
 def test_draws_are_the_same(pair):
     Xnew = np.linspace(0, 1, 12).reshape(4, 3)
     found, expected = (
@@ -164,7 +177,7 @@ def test_gradients_by_new_points(rng, pair):
 
 
 def test_exact_model(rng, pair):
-    model, dense = exact_pair(*pair)
+    model, dense = (each.to_exact() for each in pair)
     assert model.is_on_grid
     assert not dense.is_on_grid
     assert_same(loss_and_gradients(model), loss_and_gradients(dense))

@@ -17,7 +17,7 @@ def model(tmp_path_factory):
     X = pd.DataFrame(rng.uniform(size=[20, 3]), columns=["lon", "lat", "depth"])
     Y = pd.DataFrame({"Cd": np.sin(3 * X.lon), "Cu": np.cos(3 * X.lat)})
     folder = tmp_path_factory.mktemp("map") / "model"
-    CoolMTGPRegressor().fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
+    CoolMTGPRegressor("se", ard=False).fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
     return folder
 
 

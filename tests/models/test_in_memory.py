@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gpflow_cool
 from gpflow_cool import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.callbacks import Callback, Checkpoint, load_checkpoint
-from gpflow_cool.models.in_memory import separate_pairs
+from gpflow_cool.models.data import separate_pairs
 from gpflow_cool.monitoring import parameter_values
 
 MODELS = [CoolMTGP, KroneckerMTGP]

@@ -89,6 +89,7 @@ def test_the_first_that_is_not_clearly_worse_is_chosen():
     assert first_of_the_best([trained("same", base), best]).row.name == "same"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_is_named_and_does_not_stop_the_rest(data, monkeypatch):
     fit = CoolMTGP.fit
 
@@ -115,6 +116,7 @@ def test_interrupt_ends_the_choice(data, monkeypatch):
         choose_kernel(data, ["se"], verbose=0)
 
 
+@pytest.mark.slow
 def test_many_rows_are_sampled_for_the_choice_and_all_are_fitted(data):
     choice = choose_kernel(data, ["se", "linear"], max_rows=20, seed=1, verbose=0)
     assert choice.table.num_rows == 20
@@ -137,6 +139,7 @@ def test_rows_of_the_choice():
     assert rows_of_choice(Y, 1000, 0).tolist() == list(range(200))
 
 
+@pytest.mark.slow
 def test_missing_targets(data):
     X, Y = data[0], data[1].copy()
     Y[::3, 1] = np.nan

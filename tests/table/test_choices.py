@@ -9,8 +9,8 @@ from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.cli import commands
 from gpflow_cool.lowrank.features import choose_inducing_points
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.selection.candidates import CANDIDATES
 from gpflow_cool.table.choices import (
-    KERNELS,
     average_where_possible,
     choose_model,
     make_kernel,
@@ -18,12 +18,13 @@ from gpflow_cool.table.choices import (
 )
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("ard", [False, True, "shrunk"])
 def test_kernels_by_name(name, ard):
     kernel = make_kernel(name, ard, 3)
-    size = np.size(kernel.variance if name == "linear" else kernel.lengthscales)
-    assert type(kernel) is KERNELS[name] and size == (3 if ard else 1)
+    part = kernel.kernels[0] if name == "se+linear" else kernel
+    size = np.size(part.variance if name == "linear" else part.lengthscales)
+    assert type(kernel) is type(CANDIDATES[name]()) and size == (3 if ard is True else 1)
 
 
 def test_a_kernel_object_is_copied_and_an_unknown_name_refused():
@@ -33,7 +34,9 @@ def test_a_kernel_object_is_copied_and_an_unknown_name_refused():
         make_kernel(kernel, True, 3)
     with pytest.raises(ValueError, match="kernel='rbf' is not known"):
         make_kernel("rbf", False, 3)
-    with pytest.raises(ValueError, match="kernel=None is not known. Choose one of 'se', "):
+    with pytest.raises(
+        ValueError, match="kernel=None is not known. Choose 'auto' or one of 'se', "
+    ):
         make_kernel(None, False, 3)
 
 
@@ -91,4 +94,4 @@ def test_only_an_exact_model_of_several_tasks_is_averaged(rng):
 def test_the_command_line_offers_the_same_kernels():
     """It lists them itself: importing them would load TensorFlow."""
     options = {option.name: option for option in commands.main.commands["fit"].params}
-    assert list(options["kernel"].type.choices) == list(KERNELS)
+    assert list(options["kernel"].type.choices) == ["auto", *CANDIDATES]

@@ -143,7 +143,7 @@ NAMES = ["x", "x missing", "hue=blue", "hue=green", "hue=red", "day"]
 
 @pytest.fixture(scope="module")
 def fitted():
-    return CoolMTGPRegressor(missing_inputs="fill").fit(FRAME, TARGETS)
+    return CoolMTGPRegressor("se", ard=False, missing_inputs="fill").fit(FRAME, TARGETS)
 
 
 def test_the_estimator_is_that_of_the_encoded_columns(fitted):
@@ -181,9 +181,9 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
 
 
 def test_rows_with_gaps_are_left_out():
-    fitted = CoolMTGPRegressor(missing_inputs="drop").fit(FRAME, TARGETS)
+    fitted = CoolMTGPRegressor("se", ard=False, missing_inputs="drop").fit(FRAME, TARGETS)
     complete = FRAME["x"].notna()
-    expected = CoolMTGPRegressor().fit(FRAME[complete], TARGETS[complete])
+    expected = CoolMTGPRegressor("se", ard=False).fit(FRAME[complete], TARGETS[complete])
     assert_allclose(fitted.predict(FRAME[:3]), expected.predict(FRAME[:3]), rtol=1e-5)
     assert list(fitted.leave_one_out_.mean.index) == list(TARGETS.index[complete])
     with pytest.raises(ValueError, match="Row 3 of X has a gap, and the model was fitted without"):
@@ -192,15 +192,17 @@ def test_rows_with_gaps_are_left_out():
 
 def test_gaps_are_refused_by_default():
     with pytest.raises(ValueError, match=r'X, row 3, column \'x\': .* missing_inputs="fill" fills'):
-        CoolMTGPRegressor().fit(FRAME, TARGETS)
+        CoolMTGPRegressor("se", ard=False).fit(FRAME, TARGETS)
     with pytest.raises(ValueError, match="missing_inputs='mean' is not known"):
-        CoolMTGPRegressor(missing_inputs="mean").fit(FRAME, TARGETS)
+        CoolMTGPRegressor("se", ard=False, missing_inputs="mean").fit(FRAME, TARGETS)
     with pytest.raises(ValueError, match="0 rows of X have no gap, but a model needs at least two"):
-        CoolMTGPRegressor(missing_inputs="drop").fit(FRAME.assign(x=np.nan), TARGETS)
+        CoolMTGPRegressor("se", ard=False, missing_inputs="drop").fit(
+            FRAME.assign(x=np.nan), TARGETS
+        )
 
 
 def test_weights_are_refused_and_other_words_unknown():
     with pytest.raises(ValueError, match="sample_weight is not supported: one noise covariance"):
-        CoolMTGPRegressor().fit(FRAME, TARGETS, sample_weight=np.ones(len(FRAME)))
+        CoolMTGPRegressor("se", ard=False).fit(FRAME, TARGETS, sample_weight=np.ones(len(FRAME)))
     with pytest.raises(TypeError, match=re.escape("fit() does not take 'weights'.")):
-        CoolMTGPRegressor().fit(FRAME, TARGETS, weights=1)
+        CoolMTGPRegressor("se", ard=False).fit(FRAME, TARGETS, weights=1)

@@ -50,7 +50,7 @@ def regressor():
 def framed():
     inputs = pd.DataFrame(X, columns=["x", "y", "z"], index=[f"row {n}" for n in range(len(X))])
     targets = pd.DataFrame(Y, columns=NAMES, index=inputs.index)
-    return CoolMTGPRegressor().fit(inputs, targets), inputs, targets
+    return CoolMTGPRegressor("se", ard=False).fit(inputs, targets), inputs, targets
 
 
 def standardised_model(orders):
@@ -68,7 +68,7 @@ def standardised_model(orders):
 
 @pytest.mark.slow
 def test_scikit_learns_own_checks():
-    results = check_estimator(CoolMTGPRegressor(), on_skip=None)
+    results = check_estimator(CoolMTGPRegressor("se", ard=False), on_skip=None)
     status = {result["check_name"]: result["status"] for result in results}
     # It leaves one out by itself, which needs an environment variable before SciPy is imported.
     assert status.pop("check_array_api_input") in ("skipped", "passed")
@@ -154,7 +154,7 @@ def test_draws_have_the_right_moments_and_leave_the_seed_alone(regressor):
 
 def test_frames_in_frames_out(framed):
     regressor, inputs, targets = framed
-    plain = CoolMTGPRegressor().fit(X, Y)
+    plain = CoolMTGPRegressor("se", ard=False).fit(X, Y)
     mean, std, cov = regressor.predict(inputs[:3], return_std=True, return_cov=True)
     expected = plain.predict(X[:3], return_std=True, return_cov=True)
     for frame, array in [(mean, expected[0]), (std, expected[1])]:
@@ -190,7 +190,9 @@ def test_arrays_in_arrays_out_also_after_frames(framed):
 def test_a_pipeline_does_not_pair_the_wrong_rows(framed):
     """A scaler drops the index: labels of our own would not be those of the rows."""
     _, inputs, targets = framed
-    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor()).fit(inputs[::2], targets[::2])
+    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False)).fit(
+        inputs[::2], targets[::2]
+    )
     error = targets[1::2] - pipeline.predict(inputs[1::2])
     assert error.shape == (12, 2) and not error.isna().any(axis=None)
     assert list(error.index) == list(targets.index[1::2])
@@ -198,9 +200,9 @@ def test_a_pipeline_does_not_pair_the_wrong_rows(framed):
 
 @pytest.mark.slow
 def test_one_target_may_be_a_vector_or_a_series():
-    vector = CoolMTGPRegressor().fit(X, Y[:, 0])
-    column = CoolMTGPRegressor().fit(X, Y[:, :1])
-    series = CoolMTGPRegressor().fit(X, pd.Series(Y[:, 0], name="mass"))
+    vector = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, 0])
+    column = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, :1])
+    series = CoolMTGPRegressor("se", ard=False).fit(X, pd.Series(Y[:, 0], name="mass"))
     mean, std, cov = vector.predict(X_NEW, return_std=True, return_cov=True)
     expected = column.predict(X_NEW, return_std=True, return_cov=True)
     assert mean.shape == std.shape == (4,) and cov.shape == (4, 1, 1)
@@ -224,14 +226,14 @@ def test_a_constant_input_is_not_used(regressor):
         strict=True,
     ):
         assert_array_equal(one, other)
-    only = CoolMTGPRegressor().fit(X[:, 2:], Y)
+    only = CoolMTGPRegressor("se", ard=False).fit(X[:, 2:], Y)
     assert_allclose(only.predict(X[:1, 2:]), [Y.mean(axis=0)], rtol=0.2)
 
 
 def test_a_constant_target_is_warned_of():
     still = np.column_stack([Y[:, 0], np.full(len(Y), 7.0)])
     with pytest.warns(UserWarning, match="Targets that never vary: task_1. They are predicted"):
-        regressor = CoolMTGPRegressor().fit(X, still)
+        regressor = CoolMTGPRegressor("se", ard=False).fit(X, still)
     mean, std = regressor.predict(X_NEW, return_std=True)
     assert_allclose(mean[:, 1], 7.0, atol=1e-6)
     assert np.all(np.isfinite(mean)) and np.all(std[:, 1] < 0.1)
@@ -240,7 +242,9 @@ def test_a_constant_target_is_warned_of():
 @pytest.mark.slow
 def test_without_standardising_the_data_are_the_models():
     Z = (Y - SHIFT) / SCALE
-    regressor = CoolMTGPRegressor(standardize=False, learning="approximate", orders=1)
+    regressor = CoolMTGPRegressor(
+        "se", ard=False, standardize=False, learning="approximate", orders=1
+    )
     regressor.fit(X[:, :1], Z)
     model = CoolMTGP((X[:, :1], Z), gpflow.kernels.SquaredExponential(), learning="approximate")
     model.fit(verbose=0)
@@ -249,7 +253,7 @@ def test_without_standardising_the_data_are_the_models():
 
 def test_a_kernel_object_is_copied_and_cloned():
     kernel = gpflow.kernels.Matern12(active_dims=[0]) + gpflow.kernels.White(0.1)
-    regressor = clone(CoolMTGPRegressor(kernel)).fit(X, Y)
+    regressor = clone(CoolMTGPRegressor(kernel, ard=False)).fit(X, Y)
     assert kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.model_.kernel.kernels[0].lengthscales.numpy() != 1.0
@@ -257,12 +261,12 @@ def test_a_kernel_object_is_copied_and_cloned():
 
 @pytest.mark.slow
 def test_restarts_are_repeatable_and_no_worse():
-    settings = {"restarts": 1, "random_state": 4, "orders": 1}
+    settings = {"kernel": "se", "ard": False, "restarts": 1, "random_state": 4, "orders": 1}
     first = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     second = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     assert_allclose(first.predict(X_NEW[:, :2]), second.predict(X_NEW[:, :2]), rtol=1e-5)
     assert len(first.history_.attempts) == 2
-    single = CoolMTGPRegressor(orders=1).fit(X[:, :2], Y)
+    single = CoolMTGPRegressor("se", ard=False, orders=1).fit(X[:, :2], Y)
     loss = float(first.model_.training_loss())
     assert loss <= float(single.model_.training_loss()) + 1e-6
 
@@ -270,8 +274,10 @@ def test_restarts_are_repeatable_and_no_worse():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"kernel": "rbf"}, "kernel='rbf' is not known. Choose one of 'se', 'matern12'"),
+        ({"kernel": "rbf"}, "kernel='rbf' is not known. Choose 'auto' or one of 'se', 'matern52'"),
         ({"kernel": gpflow.kernels.Matern12(), "ard": True}, "ard=True is for a kernel given by"),
+        ({"ard": "some"}, "ard='some' is not known: pass 'shrunk'"),
+        ({"ard": True}, "ard=True does not go with kernel='auto'"),
         ({"learning": "deep"}, "learning='deep' is not known"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
         ({"orders": 0}, "orders=0 must be a whole number of at least 1"),
@@ -293,7 +299,7 @@ def test_wrong_targets_are_refused(regressor):
 
 
 def test_nothing_is_answered_before_fit(tmp_path):
-    regressor = CoolMTGPRegressor()
+    regressor = CoolMTGPRegressor("se", ard=False)
     for ask in (
         lambda: regressor.predict(X),
         lambda: regressor.leave_one_out_,
@@ -329,7 +335,7 @@ def chain_of(regressor):
 @pytest.mark.parametrize("kernel", ["se", "linear"])
 @pytest.mark.parametrize("random_state, seed", [(None, 0), (np.int64(5), 5)])
 def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
-    regressor = CoolMTGPRegressor(kernel, orders=5, random_state=random_state)
+    regressor = CoolMTGPRegressor(kernel, ard=False, orders=5, random_state=random_state)
     regressor.fit(X[:, :2], four_targets())
     chain = chain_of(regressor)
     expected = chain.model_.average_over_orders(5, seed=seed)
@@ -343,10 +349,10 @@ def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
 
 @pytest.mark.slow
 def test_a_generator_decides_the_orders():
-    regressor = CoolMTGPRegressor(orders=2, random_state=np.random.RandomState(3))
+    regressor = CoolMTGPRegressor("se", ard=False, orders=2, random_state=np.random.RandomState(3))
     regressor.fit(X[:, :2], four_targets())
     seed = int(np.random.RandomState(3).randint(2**31))
-    expected = chain_of(CoolMTGPRegressor()).model_.average_over_orders(2, seed=seed)
+    expected = chain_of(CoolMTGPRegressor("se", ard=False)).model_.average_over_orders(2, seed=seed)
     got = regressor.model_.noise_covariance()
     assert_allclose(got, expected.noise_covariance(), rtol=1e-4, atol=1e-5)
 
@@ -359,7 +365,8 @@ def test_where_there_is_no_average_it_is_the_chain(case):
         targets[3, 0] = np.nan
     settings = {"inducing": 6 if case == "inducing points" else None, "random_state": 1}
     regressor, chain = (
-        CoolMTGPRegressor(orders=orders, **settings).fit(X[:, :1], targets) for orders in (8, 1)
+        CoolMTGPRegressor("se", ard=False, orders=orders, **settings).fit(X[:, :1], targets)
+        for orders in (8, 1)
     )
     assert_allclose(regressor.model_.b, chain.model_.b, rtol=1e-4)
     assert_allclose(regressor.model_.sigma2, chain.model_.sigma2, rtol=1e-4)
@@ -369,7 +376,7 @@ def test_where_there_is_no_average_it_is_the_chain(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("orders", [1, 3])
 def test_orders_are_saved(orders, tmp_path):
-    regressor = CoolMTGPRegressor(orders=orders).fit(X, four_targets())
+    regressor = CoolMTGPRegressor("se", ard=False, orders=orders).fit(X, four_targets())
     regressor.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.orders == orders and type(again.model_) is type(regressor.model_)
@@ -389,12 +396,14 @@ def test_orders_are_saved(orders, tmp_path):
 @pytest.mark.slow
 def test_in_a_pipeline_and_a_grid_search(framed):
     _, inputs, targets = framed
-    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor())
+    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False))
     grid = {"coolmtgpregressor__kernel": ["se", "linear"]}
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(inputs, targets)
     assert search.best_params_ == {"coolmtgpregressor__kernel": "se"}
     assert_allclose(
-        search.predict(inputs[:2]), CoolMTGPRegressor().fit(X, Y).predict(X[:2]), rtol=0.05
+        search.predict(inputs[:2]),
+        CoolMTGPRegressor("se", ard=False).fit(X, Y).predict(X[:2]),
+        rtol=0.05,
     )
 
 
@@ -446,7 +455,7 @@ def test_a_kernel_object_is_saved(tmp_path):
         pass
 
     for number, kernel in enumerate([gpflow.kernels.Matern12(), Mine()]):
-        regressor = CoolMTGPRegressor(kernel, random_state=np.int64(3)).fit(X, Y)
+        regressor = CoolMTGPRegressor(kernel, ard=False, random_state=np.int64(3)).fit(X, Y)
         own = pytest.warns(UserWarning, match="the class Mine of the kernel is not GPflow's")
         with own if number else nullcontext():
             regressor.save(tmp_path / str(number))
@@ -463,8 +472,8 @@ def test_a_kernel_object_is_saved(tmp_path):
 
 @pytest.mark.slow
 def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
-    exact = CoolMTGPRegressor(orders=1).fit(X, Y)
-    sparse = CoolMTGPRegressor(inducing=len(X)).fit(X, Y)
+    exact = CoolMTGPRegressor("se", ard=False, orders=1).fit(X, Y)
+    sparse = CoolMTGPRegressor("se", ard=False, inducing=len(X)).fit(X, Y)
     assert isinstance(sparse.model_, SparseCoolMTGP) and sparse.model_.num_inducing == len(X)
     for one, other in zip(
         exact.predict(X_NEW, return_std=True), sparse.predict(X_NEW, return_std=True), strict=True
@@ -486,9 +495,11 @@ def test_many_rows_are_seen_through_inducing_points_and_a_warning_says_so(monkey
     monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 20)
     monkeypatch.setattr("gpflow_cool.table.costs.DEFAULT_POINTS", 6)
     with pytest.warns(UserWarning, match="24 rows are more than 20: they are seen through 6 induc"):
-        regressor = CoolMTGPRegressor().fit(X, Y)
+        regressor = CoolMTGPRegressor("se", ard=False).fit(X, Y)
     assert regressor.model_.num_inducing == 6
-    assert isinstance(CoolMTGPRegressor(inducing=0, orders=1).fit(X, Y).model_, CoolMTGP)
+    assert isinstance(
+        CoolMTGPRegressor("se", ard=False, inducing=0, orders=1).fit(X, Y).model_, CoolMTGP
+    )
     assert isinstance(CoolMTGPRegressor("linear", orders=1).fit(X, Y).model_, CoolMTGP)
     with pytest.raises(ValueError, match="inducing=-1 must be a whole number"):
-        CoolMTGPRegressor(inducing=-1).fit(X, Y)
+        CoolMTGPRegressor("se", ard=False, inducing=-1).fit(X, Y)

@@ -29,7 +29,7 @@ X_NEW = X[:4] + 0.1
 
 @pytest.fixture(scope="module")
 def regressor():
-    return CoolMTGPRegressor().fit(X, Y)
+    return CoolMTGPRegressor("se", ard=False).fit(X, Y)
 
 
 # Interrupts --------------------------------------------------------------------------------------
@@ -44,13 +44,13 @@ class Interrupt(tf_keras.callbacks.Callback):
 
 @pytest.mark.slow
 def test_an_interrupt_is_raised_and_changes_nothing():
-    regressor = CoolMTGPRegressor().fit(X, Y)
+    regressor = CoolMTGPRegressor("se", ard=False).fit(X, Y)
     before, history = regressor.predict(X_NEW), regressor.history_
     with pytest.raises(KeyboardInterrupt, match="stopped by Ctrl-C at step"):
         regressor.fit(X + 1.0, 5.0 * Y, callbacks=[Interrupt()])
     assert_array_equal(regressor.predict(X_NEW), before)
     assert regressor.history_ is history
-    new = CoolMTGPRegressor()
+    new = CoolMTGPRegressor("se", ard=False)
     with pytest.raises(KeyboardInterrupt):
         new.fit(X, Y, callbacks=[Interrupt()])
     with pytest.raises(NotFittedError):
@@ -58,7 +58,7 @@ def test_an_interrupt_is_raised_and_changes_nothing():
 
 
 def test_a_search_does_not_score_a_candidate_that_was_interrupted():
-    search = GridSearchCV(CoolMTGPRegressor(), {"kernel": ["se", "linear"]}, cv=2)
+    search = GridSearchCV(CoolMTGPRegressor("se", ard=False), {"kernel": ["se", "linear"]}, cv=2)
     with pytest.raises(KeyboardInterrupt):
         search.fit(X, Y, callbacks=[Interrupt()])
     assert not hasattr(search, "best_score_")
@@ -72,7 +72,7 @@ def test_a_target_of_text_is_named(kind):
     colours = pd.Series(["red", "blue"] * 12, dtype=kind)
     table = pd.DataFrame(X, columns=["x", "y", "z"]).assign(colour=colours)
     with pytest.raises(ValueError, match="Column 'colour' of y holds text, for example '"):
-        CoolMTGPRegressor().fit(X, table[["x", "colour"]])
+        CoolMTGPRegressor("se", ard=False).fit(X, table[["x", "colour"]])
 
 
 def test_text_among_numbers_is_told_by_its_place(regressor):
@@ -80,7 +80,7 @@ def test_text_among_numbers_is_told_by_its_place(regressor):
     mixed[3, 1] = "tall"
     for given in (mixed, mixed.tolist()):
         with pytest.raises(ValueError, match="X, row 3, column 'x1': 'tall' is not a number, but"):
-            CoolMTGPRegressor().fit(given, Y)
+            CoolMTGPRegressor("se", ard=False).fit(given, Y)
     with pytest.raises(ValueError, match="Column 1 of X holds text, .* the fit had numbers there"):
         regressor.predict(mixed)
 
@@ -105,7 +105,7 @@ def resident_megabytes():
 def test_draws_leave_no_memory_behind(missing):
     targets = Y.copy()
     targets[0, 0] = np.nan if missing else Y[0, 0]
-    regressor = CoolMTGPRegressor(random_state=0).fit(X, targets)
+    regressor = CoolMTGPRegressor("se", ard=False, random_state=0).fit(X, targets)
     for seed in range(20):
         regressor.sample_y(X_NEW, 3, random_state=seed)
     before = resident_megabytes()

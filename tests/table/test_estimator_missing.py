@@ -36,7 +36,7 @@ S = np.nanstd(Y, axis=0)
 
 @pytest.fixture(scope="module")
 def framed():
-    regressor = CoolMTGPRegressor(random_state=3)
+    regressor = CoolMTGPRegressor("se", ard=False, random_state=3)
     frames = pd.DataFrame(X, columns=["x"], index=ROWS), pd.DataFrame(Y, columns=NAMES, index=ROWS)
     return regressor.fit(*frames), *frames
 
@@ -130,7 +130,7 @@ def test_saved_and_copied(framed, tmp_path):
 @pytest.mark.slow
 def test_same_random_state_same_result_and_one_target():
     y = np.where(MISSING[:, 0], np.nan, FULL[:, 0])
-    first, second = (CoolMTGPRegressor(random_state=1).fit(X, y) for _ in range(2))
+    first, second = (CoolMTGPRegressor("se", ard=False, random_state=1).fit(X, y) for _ in range(2))
     completed, std, cov = first.impute(y)
     assert_allclose(completed, second.impute(y).completed, rtol=1e-6)
     assert_array_equal(completed[~MISSING[:, 0]], FULL[~MISSING[:, 0], 0])
@@ -139,7 +139,7 @@ def test_same_random_state_same_result_and_one_target():
 
 
 def test_nothing_missing_is_nothing_to_fill():
-    completed, std, _ = CoolMTGPRegressor().fit(X, FULL).impute(FULL)
+    completed, std, _ = CoolMTGPRegressor("se", ard=False).fit(X, FULL).impute(FULL)
     assert_array_equal(completed, FULL)
     assert not std.any()
 
@@ -147,16 +147,16 @@ def test_nothing_missing_is_nothing_to_fill():
 def test_what_is_refused():
     never = np.column_stack([Y[:, 0], np.full(24, np.nan)])
     with pytest.raises(ValueError, match="'heat' is NaN in every row.*Leave it out"):
-        CoolMTGPRegressor().fit(X, pd.DataFrame(never, columns=NAMES))
+        CoolMTGPRegressor("se", ard=False).fit(X, pd.DataFrame(never, columns=NAMES))
     infinite = Y.copy()
     infinite[3, 1] = np.inf
     with pytest.raises(ValueError, match="y contains infinity"):
-        CoolMTGPRegressor().fit(X, infinite)
+        CoolMTGPRegressor("se", ard=False).fit(X, infinite)
     hole = X.copy()
     hole[3] = np.nan
     with pytest.raises(ValueError, match="X contains NaN"):
-        CoolMTGPRegressor().fit(hole, Y)
+        CoolMTGPRegressor("se", ard=False).fit(hole, Y)
     with pytest.raises(ValueError, match=r'Y has NaN.*use learning="hierarchical"'):
-        CoolMTGPRegressor(learning="approximate").fit(X, Y)
+        CoolMTGPRegressor("se", ard=False, learning="approximate").fit(X, Y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        CoolMTGPRegressor().fit(X, Y[:-1])
+        CoolMTGPRegressor("se", ard=False).fit(X, Y[:-1])

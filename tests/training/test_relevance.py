@@ -66,6 +66,7 @@ def test_shared_lengthscale_is_the_geometric_mean():
     assert kernel.kernels[0].lengthscales.shape.rank == 0
 
 
+@pytest.mark.slow
 def test_fit_reaches_the_optimum_of_the_penalised_objective(data, shrunk):
     model, history = shrunk
     common = CoolMTGP(data, kernels.SquaredExponential())
@@ -121,6 +122,7 @@ def test_one_input_is_a_plain_fit(data):
     assert shrunk.kernel.lengthscales.shape.rank == 0
 
 
+@pytest.mark.slow
 def test_exact_model_has_it_too(data):
     model = KroneckerMTGP.std_mt(data, kernels.SquaredExponential(), rank=1)
     model.fit(relevance="shrunk", verbose=0, steps=30)
