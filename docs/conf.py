@@ -38,6 +38,7 @@ toc_object_entries_show_parents = "hide"
 
 # The notebooks come executed from `make docs`.
 nb_execution_mode = "off"
+nb_merge_streams = True
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -119,7 +119,7 @@ def first_line(value: Any) -> str:
     return " ".join(paragraph.split())
 
 
-def table(found: list[PublicName]) -> str:
+def table(section: str, found: list[PublicName]) -> str:
     """Names with their first lines, and the list of their pages for the sidebar."""
     rows = [
         f"   * - :doc:`{each.name} <{each.page}>`\n     - {first_line(each.value)}\n"
@@ -129,7 +129,7 @@ def table(found: list[PublicName]) -> str:
     return (
         ".. list-table::\n   :widths: 30 70\n\n"
         + "".join(rows)
-        + "\n.. toctree::\n   :hidden:\n\n"
+        + f"\n.. toctree::\n   :hidden:\n   :caption: {section}\n\n"
         + pages
         + "\n"
     )
@@ -157,7 +157,7 @@ def write_pages(folder: Path) -> None:
     pages = {"index": title("API reference")}
     for name, (line, listed) in sections().items():
         shown = [each for each in listed if described(each.value)]
-        pages["index"] += title(name, "-") + f"{line}\n\n" + table(shown)
+        pages["index"] += title(name, "-") + f"{line}\n\n" + table(name, shown)
         pages.update({each.page: page_of(each) for each in shown})
     for old in folder.glob("*.rst"):
         if old.stem not in pages:

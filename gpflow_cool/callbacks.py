@@ -155,7 +155,21 @@ class CallbackList:
 
 
 class Callback:
-    """A callback with nothing to do, in Keras's form, without importing Keras."""
+    """
+    A callback with nothing to do, in Keras's form, without importing Keras.
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> class Losses(Callback):
+    ...     def on_epoch_end(self, epoch, logs):
+    ...         losses.append(logs["loss"])
+    >>> losses = []
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> model = CoolMTGP((X, np.sin(6 * X)), gpflow.kernels.SquaredExponential())
+    >>> _ = model.fit("adam", steps=3, callbacks=[Losses()], verbose=0)
+    >>> len(losses)
+    3
+    """
 
     model: KerasView
     params: Mapping[str, Any]
@@ -184,6 +198,14 @@ class ProgressBar(Callback):
     """
     A bar with loss and gradient norm, and with the round where targets are missing. It is shown in
     a terminal or a notebook only.
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> model = CoolMTGP((X, np.sin(6 * X)), gpflow.kernels.SquaredExponential())
+    >>> history = model.fit("adam", steps=2, callbacks=[ProgressBar()], verbose=0)
+    >>> len(history.epoch)
+    2
     """
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -254,7 +276,23 @@ def checkpointed(model: GPModel) -> dict[str, Any]:
 
 
 def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
-    """Set the parameters of a model to those of a :class:`Checkpoint`."""
+    """
+    Set the parameters of a model to those of a :class:`Checkpoint`.
+
+    >>> import gpflow, numpy as np
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> first, second = (
+    ...     CoolMTGP((X, np.sin(6 * X)), gpflow.kernels.SquaredExponential()) for _ in range(2)
+    ... )
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "best.npz"
+    ...     _ = first.fit("adam", steps=5, callbacks=[Checkpoint(path)], verbose=0)
+    ...     load_checkpoint(second, path)
+    >>> np.allclose(first.sigma2, second.sigma2)
+    True
+    """
     if not Path(path).is_file():
         raise ValueError(
             f"{path} is no file: a Checkpoint writes one at the first step that lowers the loss."

@@ -131,6 +131,16 @@ def from_coregion(model: Any) -> SharedInputs:
     Data, base kernel and mean function of a GPflow model whose kernel is a base kernel times
     `Coregion`.
 
+    >>> from gpflow.kernels import SquaredExponential
+    >>> X_aug = np.array([[0.0, 0], [1.0, 0], [0.0, 1], [1.0, 1]])
+    >>> Y_aug = np.array([[1.0], [2.0], [3.0], [4.0]])
+    >>> kernel = SquaredExponential(active_dims=[0]) * Coregion(2, 1, active_dims=[1])
+    >>> shared = from_coregion(gpflow.models.GPR((X_aug, Y_aug), kernel))
+    >>> shared.X.tolist(), shared.Y.tolist()
+    ([[0.0], [1.0]], [[1.0, 3.0], [2.0, 4.0]])
+
+    :meth:`gpflow_cool.CoolMTGP.from_coregion` makes a model of it.
+
     :param model: A `gpflow.models.GPR` or `VGP`. A second column of Y (the likelihood's number, for
         `SwitchedLikelihood`) is ignored, and a likelihood that is not Gaussian raises a warning.
     """
@@ -166,6 +176,14 @@ def predict_coregion(
     """
     Mean and variance, [M, 1] each, at rows that name their task in a column.
 
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> data = X, np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = CoolMTGP(data, gpflow.kernels.SquaredExponential(lengthscales=0.3))
+    >>> mean, var = predict_coregion(model, [[0.5, 0], [0.5, 1]], noise=False, task_column=-1)
+    >>> np.allclose(mean[:, 0], model.predict_f([[0.5]])[0][0])
+    True
+
     :param noise: Whether observations are asked for, or functions.
     """
     num_columns = int(model.data[0].shape[1]) + 1
@@ -190,6 +208,16 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
     A GPflow `GPR` with `Coregion`, the task column last, at the model's C and noise variances.
 
     Its noise may differ between tasks but cannot correlate: a warning says how much is lost.
+
+    >>> from gpflow_cool import KroneckerMTGP
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> data = X, np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+    >>> model = KroneckerMTGP(data, kernel, noise_rank=0)
+    >>> gpr = to_coregion_gpr(model)
+    >>> mean, _ = gpr.predict_f(np.array([[0.55, 1.0]]))
+    >>> np.allclose(mean, model.predict_f([[0.55]])[0][:, 1:], atol=1e-4)
+    True
     """
     X, Y = (np.asarray(part) for part in model.data)
     num_rows, num_columns = X.shape

@@ -105,6 +105,10 @@ def clustered_two_task(num_rows: int = 40, seed: int = 0, *, spread: float = 0.0
     Half of the inputs gather at 0.25, half at 0.75 (the first group gets the odd one), so that
     there are regions with little data. Each group is normal, truncated to (0, 1).
 
+    >>> X, Y, noise_covariance = clustered_two_task(num_rows=10)
+    >>> X.shape, Y.shape, noise_covariance.tolist()
+    ((10, 1), (10, 2), [[0.1, 0.05], [0.05, 0.1]])
+
     :param spread: Standard deviation of a group before truncation.
     """
     _check_at_least_one(num_rows=num_rows)
@@ -118,7 +122,13 @@ def clustered_two_task(num_rows: int = 40, seed: int = 0, *, spread: float = 0.0
 
 
 def uniform_two_task(num_rows: int = 1000, seed: int = 1) -> TwoTaskData:
-    """Held-out data of the same law as :func:`clustered_two_task`, inputs uniform in (0, 1)."""
+    """
+    Held-out data of the same law as :func:`clustered_two_task`, inputs uniform in (0, 1).
+
+    >>> X, Y, _ = uniform_two_task(num_rows=100)
+    >>> X.shape, Y.shape, bool(X.min() > 0 and X.max() < 1)
+    ((100, 1), (100, 2), True)
+    """
     _check_at_least_one(num_rows=num_rows)
     rng = np.random.default_rng(seed)
     return _two_task(rng.uniform(size=[num_rows, 1]), rng)
@@ -144,6 +154,10 @@ def low_rank_synthetic(
     Entries of X are normal with standard deviation 1/5, those of c and s standard normal. No
     N T x N T matrix is formed: Y = X Z c^T + 0.3 G s^T with standard normal Z [D, R] and G [N, R].
 
+    >>> drawn = low_rank_synthetic(rank=5, num_rows=50)
+    >>> drawn.X.shape, drawn.Y.shape, int(np.linalg.matrix_rank(drawn.Sigma))
+    ((50, 25), (50, 15), 5)
+
     :param rank: R, the rank of both covariances where it is below the number of tasks.
     """
     _check_at_least_one(rank=rank, num_rows=num_rows, num_tasks=num_tasks, num_inputs=num_inputs)
@@ -165,6 +179,16 @@ def load_mulan(
 ) -> MulanData:
     """
     Read one of the Mulan multi-target regression sets, or any ARFF file with numeric columns.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> columns = ["@attribute x numeric", "@attribute y numeric"]
+    >>> lines = ["@relation r", *columns, "@data", "1,2", "3,4"]
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "small.arff"
+    ...     _ = path.write_text("\\n".join(lines))
+    ...     found = load_mulan(path, num_targets=1)
+    >>> found.X.tolist(), found.Y.tolist()
+    ([[1.0], [3.0]], [[2.0], [4.0]])
 
     :param name_or_path: One of the ten names in ``MULAN_TARGETS``, or the path of a file.
     :param folder: The folder that holds the files; needed with a name.
@@ -192,6 +216,16 @@ def read_arff(path: str | PathLike[str]) -> tuple[tuple[str, ...], AnyNDArray]:
 
     A column may be declared ``numeric``, ``real`` or ``integer``, or list its values if these are
     numbers. A question mark becomes NaN.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> columns = ["@attribute x numeric", "@attribute y numeric"]
+    >>> lines = ["@relation r", *columns, "@data", "1,2", "3,?"]
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "small.arff"
+    ...     _ = path.write_text("\\n".join(lines))
+    ...     names, table = read_arff(path)
+    >>> names, table.tolist()
+    (('x', 'y'), [[1.0, 2.0], [3.0, nan]])
 
     :return: The names of the columns, and the table [N, number of columns].
     """

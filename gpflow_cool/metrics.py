@@ -21,13 +21,21 @@ def rmse(Y: ArrayLike, mean: ArrayLike) -> AnyNDArray:
     Root mean square error of each task.
 
     .. math:: \mathrm{RMSE}_t = \sqrt{\tfrac1M \sum_m (y_{mt} - \mu_{mt})^2}
+
+    >>> rmse([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 2.0]]).round(2)
+    array([0.  , 1.41])
     """
     return np.sqrt(np.mean(_residuals(Y, mean) ** 2, axis=0))
 
 
 @check_shapes("Y: [M, T]", "mean: [M, T]")
 def mean_rmse(Y: ArrayLike, mean: ArrayLike) -> float:
-    """Mean over tasks of :func:`rmse`, the number in the paper's tables."""
+    """
+    Mean over tasks of :func:`rmse`, the number in the paper's tables.
+
+    >>> round(mean_rmse([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 2.0]]), 2)
+    0.71
+    """
     return float(np.mean(rmse(Y, mean)))
 
 
@@ -38,6 +46,9 @@ def rrmse(Y: ArrayLike, mean: ArrayLike, Y_train: ArrayLike) -> AnyNDArray:
 
     .. math:: \mathrm{RRMSE}_t = \mathrm{RMSE}_t \Big/
         \sqrt{\tfrac1M \sum_m (y_{mt} - \bar y^{\mathrm{train}}_t)^2}
+
+    >>> rrmse([[0.0], [4.0]], [[1.0], [3.0]], Y_train=[[1.0], [3.0]])
+    array([0.5])
     """
     constant = np.broadcast_to(np.mean(_float(Y_train), axis=0), np.shape(Y))  # [M, T]
     baseline = rmse(Y, constant)
@@ -52,7 +63,12 @@ def rrmse(Y: ArrayLike, mean: ArrayLike, Y_train: ArrayLike) -> AnyNDArray:
 
 @check_shapes("Y: [M, T]", "mean: [M, T]", "Y_train: [N, T]")
 def arrmse(Y: ArrayLike, mean: ArrayLike, Y_train: ArrayLike) -> float:
-    """Mean over tasks of :func:`rrmse`, as literature on multi-target regression reports it."""
+    """
+    Mean over tasks of :func:`rrmse`, as literature on multi-target regression reports it.
+
+    >>> arrmse([[0.0], [4.0]], [[1.0], [3.0]], Y_train=[[1.0], [3.0]])
+    0.5
+    """
     return float(np.mean(rrmse(Y, mean, Y_train)))
 
 
@@ -62,6 +78,9 @@ def nlpd(Y: ArrayLike, mean: ArrayLike, var: ArrayLike) -> AnyNDArray:
     Mean over rows of the negative log predictive density, of each task on its own.
 
     .. math:: -\tfrac1M \sum_m \log N(y_{mt} \mid \mu_{mt}, v_{mt})
+
+    >>> nlpd([[0.0, 1.0]], mean=[[0.0, 0.0]], var=[[1.0, 1.0]]).round(3)
+    array([0.919, 1.419])
     """
     v = _positive_variance(var)
     return 0.5 * np.mean(LOG_2PI + np.log(v) + _residuals(Y, mean) ** 2 / v, axis=0)
@@ -73,6 +92,12 @@ def joint_nlpd(Y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> float:
     Mean over rows of the negative log predictive density, joint over the tasks of a row.
 
     .. math:: -\tfrac1M \sum_m \log N(y_m \mid \mu_m, S_m)
+
+    >>> Y, mean = [[1.0, 1.0]], [[0.0, 0.0]]  # both errors have the same sign
+    >>> round(joint_nlpd(Y, mean, [[[1.0, 0.0], [0.0, 1.0]]]), 3)
+    2.838
+    >>> round(joint_nlpd(Y, mean, [[[1.0, 0.8], [0.8, 1.0]]]), 3)  # as the model expected
+    1.883
 
     :param cov: Predictive covariance S of the tasks at each row, positive definite.
     """
@@ -89,6 +114,11 @@ def known_log_densities(Y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> AnyNDA
     Log density of each row, joint over those of its targets that are known, not NaN; 0 if none is.
 
     .. math:: \log N(y_{mo} \mid \mu_{mo}, S_{m,oo})
+
+    >>> nan = float("nan")
+    >>> cov = np.eye(2)[None].repeat(2, axis=0)
+    >>> known_log_densities([[0.0, nan], [nan, nan]], np.zeros([2, 2]), cov).round(3)
+    array([-0.919,  0.   ])
     """
 
     def log_density(y: AnyNDArray, m: AnyNDArray, S: AnyNDArray) -> float:
@@ -107,6 +137,9 @@ def coverage(Y: ArrayLike, mean: ArrayLike, var: ArrayLike, num_sigma: float = 2
     .. math:: \tfrac1M \, \#\{m : |y_{mt} - \mu_{mt}| \le k \sqrt{v_{mt}}\}
 
     To be compared with :func:`nominal_coverage`.
+
+    >>> coverage([[0.5], [3.0]], mean=[[0.0], [0.0]], var=[[1.0], [1.0]], num_sigma=2.0)
+    array([0.5])
 
     :param num_sigma: k.
     """

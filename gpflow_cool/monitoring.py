@@ -95,6 +95,18 @@ def tensorboard_tasks(
     that knows them can pass them, `monitor(step, loss=loss, terms=terms)`, and `gradient_norm=...`
     as well. A monitor may also be the `step_callback` of `gpflow.optimizers.Scipy().minimize`.
 
+    >>> import gpflow, numpy as np
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 10)[:, None]
+    >>> model = CoolMTGP((X, np.sin(6 * X)), gpflow.kernels.SquaredExponential())
+    >>> with TemporaryDirectory() as folder:
+    ...     monitor = gpflow.monitor.Monitor(*tensorboard_tasks(model, folder))
+    ...     monitor(0)
+    ...     len(list(Path(folder).rglob("events.out.tfevents.*"))) > 0
+    True
+
     :param log_dir: Folder of this run; made if it is missing.
     :param period: Write loss, terms and parameters every so many steps.
     :param evidence_period: Write the evidence every so many steps.

@@ -108,10 +108,8 @@ assert error_mean < 1.1 * error_one
 # %%
 estimates = {
     "truth": C_true,
-    'correlation="map" (default)': model.multitask_parameters().C,
-    'correlation="monte_carlo"': model.multitask_parameters(
-        "monte_carlo", num_samples=200, seed=0
-    ).C,
+    "by default": model.multitask_parameters().C,
+    "by draws": model.multitask_parameters("monte_carlo", num_samples=200, seed=0).C,
 }
 correlations = {
     name: np.array(correlation_from_covariance(matrix)) for name, matrix in estimates.items()

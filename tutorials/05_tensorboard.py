@@ -91,13 +91,14 @@ for name, (_, curves, pictures) in logs.items():
     print(name, len(pictures), "pictures:", ", ".join(sorted(pictures)))
 
 # %% [markdown]
-# Here are the pictures of the first fit as TensorBoard shows them, before the first step and after
+# Here are some pictures of the first fit as TensorBoard shows them, before the first step and after
 # the last.
 
 # %%
-reader, _, pictures = logs["adam"]
-fig, axes = plt.subplots(2, len(pictures), figsize=(3.2 * len(pictures), 6), layout="constrained")
-for column, tag in enumerate(sorted(pictures)):
+reader, _, _ = logs["adam"]
+shown = ["matrices/C", "matrices/Sigma_correlation", "predictions/sin"]
+fig, axes = plt.subplots(2, 3, figsize=(10, 5.5), layout="constrained")
+for column, tag in enumerate(shown):
     written = reader.Tensors(tag)
     for row, event in enumerate([written[0], written[-1]]):
         ax = axes[row, column]

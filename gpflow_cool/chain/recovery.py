@@ -28,7 +28,19 @@ from .terms import task_problems
 
 
 class MultitaskParameters(NamedTuple):
-    """The joint model's matrices, each [T, T]."""
+    """
+    The joint model's matrices, each [T, T].
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+    >>> parameters = model.multitask_parameters()
+    >>> A = np.linalg.inv(np.eye(2) - parameters.W)
+    >>> np.allclose(parameters.Sigma, A @ np.diag(model.sigma2) @ A.T)
+    True
+    """
 
     B: tf.Tensor
     """Prior covariance of the tasks' input components, b on its diagonal."""

@@ -122,6 +122,10 @@ def find_grid(
     Of all ways to part the columns into axes the one with the most axes is found: two groups of
     columns become one axis if not all combinations of their points occur.
 
+    >>> from gpflow_cool.grid import find_grid
+    >>> find_grid([[0, 1], [0, 2], [5, 2], [5, 1], [9, 1], [9, 2]]).shape
+    (3, 2)
+
     :param X: [N, D].
     :param groups: Columns that belong together from the start; by default each is on its own.
     :param least_share: Share of the combinations that must occur; below one for tables with gaps.

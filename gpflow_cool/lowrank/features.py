@@ -179,6 +179,13 @@ def choose_inducing_points(
 
     Among more than 10,000 rows, as many are drawn at random first.
 
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import choose_inducing_points
+    >>> X = np.linspace(0, 1, 101)[:, None]
+    >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.2)
+    >>> np.sort(choose_inducing_points(X, kernel, 3), axis=0)[:, 0].round(2).tolist()
+    [0.0, 0.5, 1.0]
+
     :param X: The inputs, [N, D]; an array that is mapped into memory is fine.
     :param kernel: Its lengthscales decide which rows are informative: set them beforehand.
     :param num_points: By default 300, or N if that is less.

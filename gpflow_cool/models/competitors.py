@@ -170,6 +170,15 @@ class ConvMT(Competitor):
     The paper calls it Conv-MT: inducing points at half of the rows, one kernel for all outputs. Its
     outputs are independent given the kernel, which is what its joint covariance says too.
 
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import ConvMT
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> model = ConvMT((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+    >>> mean, var = model.predict_f(X[:3])
+    >>> mean.shape, var.shape
+    (TensorShape([3, 2]), TensorShape([3, 2]))
+
     :param num_inducing: By default half the number of rows.
     :param seed: Which rows become inducing points.
     """

@@ -20,6 +20,14 @@ def plot_kernel_table(table: Any, ax: "Axes | None" = None) -> "Axes":
     """
     Leave-one-out densities of the kernels that were compared, the best on top.
 
+    >>> from gpflow_cool import choose_kernel
+    >>> X = np.linspace(0, 1, 12)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> choice = choose_kernel((X, Y), ["se", "linear"], relevance="given", verbose=0)
+    >>> ax = plot_kernel_table(choice.table)
+    >>> sorted(label.get_text() for label in ax.get_yticklabels())
+    ['linear', 'se']
+
     :param table: Of :func:`gpflow_cool.choose_kernel`, or `kernel_choice_` of an estimator.
     """
     rows = [row for row in table.candidates if not row.error][::-1]
@@ -41,6 +49,10 @@ def plot_kernel_table(table: Any, ax: "Axes | None" = None) -> "Axes":
 def plot_relevance(relevance: ArrayLike, names: Sequence[str], ax: "Axes | None" = None) -> "Axes":
     """
     How much each input matters, the largest on top; of many inputs, the first `MAX_BARS`.
+
+    >>> ax = plot_relevance([0.1, 0.7], names=["age", "weight"])
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['age', 'weight']
 
     :param relevance: Of :func:`gpflow_cool.selection.relevance.input_relevance`, or `relevance_` of
         an estimator.

@@ -39,6 +39,10 @@ def plot_task_matrix(
 
     Where there is no room for the names of all tasks, every second, third, ... is named.
 
+    >>> ax = plot_task_matrix([[1.0, 0.5], [0.5, 1.0]], names=["a", "b"], limit=1)
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['a', 'b']
+
     :param names: Names of the tasks; numbers from 0 if there are none.
     :param limit: Value at the ends of the colour scale, for instance 1 for correlations, or the
         same for two matrices that shall be compared; the largest absolute entry if None.

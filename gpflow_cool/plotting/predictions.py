@@ -48,6 +48,16 @@ def plot_bands(
     """
     Predictive mean of one task over a single input, with bands of f (dark) and y (light).
 
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> data = X, np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+    >>> model = CoolMTGP(data, kernel, task_names=["a", "b"])
+    >>> ax = plot_bands(model, np.linspace(0, 1, 50)[:, None], "b", data=data)
+    >>> len(ax.collections) >= 2  # a band of the function, and one of observations
+    True
+
     :param Xnew: Inputs [M, 1] to predict at, in any order.
     :param task: Number or name of the task.
     :param data: Pair of X [N, 1] and Y [N, T] to draw as dots; the model's own data if None.
@@ -88,6 +98,10 @@ def plot_level_curves(
     """
     Level curves of a bivariate normal density: ellipses around its mean.
 
+    >>> ax = plot_level_curves([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], names=("a", "b"))
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('a', 'b')
+
     :param levels: Distances from the mean, in standard deviations; see :func:`level_curve`.
     :param label: Name in a legend, which the caller draws.
     :param names: Names of the two axes.
@@ -110,6 +124,11 @@ def level_curve(mean: ArrayLike, cov: ArrayLike, level: float, num_points: int =
     Points of one level curve of a bivariate normal density, the last equal to the first.
 
     .. math:: \{\mu + k \, S^{1/2} u : |u| = 1\} = \{y : (y - \mu)^\top S^{-1} (y - \mu) = k^2\}
+
+    >>> import numpy as np
+    >>> points = level_curve([1.0, 0.0], np.eye(2), level=2.0, num_points=5)
+    >>> np.hypot(points[:, 0] - 1.0, points[:, 1]).round(6).tolist()
+    [2.0, 2.0, 2.0, 2.0, 2.0]
 
     :param cov: Covariance S; a singular one gives a segment.
     :param level: k, the distance from the mean in standard deviations.
@@ -136,6 +155,12 @@ def plot_calibration(
     How often intervals hold what they promise: a curve for each task, on the diagonal at its best.
 
     Below the diagonal the model is too sure of itself, above it not sure enough.
+
+    >>> import numpy as np
+    >>> Y = np.random.default_rng(0).normal(size=[50, 2])
+    >>> ax = plot_calibration(Y, np.zeros([50, 2]), np.ones([50, 2]), names=["a", "b"])
+    >>> [text.get_text() for text in ax.get_legend().get_texts()][-2:]
+    ['a', 'b']
 
     :param Y: Targets that the model has not seen, for instance each row left out in turn; NaN where
         one is missing.
@@ -175,6 +200,11 @@ def calibration_curves(
         \Phi^{-1}(\tfrac{1 + p}{2}) \sqrt{v_{nt}}\}
 
     Targets that are NaN are left aside.
+
+    >>> import numpy as np
+    >>> Y = np.array([[-2.0], [-0.1], [0.1], [2.0]])
+    >>> calibration_curves(Y, np.zeros([4, 1]), np.ones([4, 1]), levels=[0.5]).tolist()
+    [[0.5]]
     """
     widths = ndtri(0.5 * (1.0 + np.asarray(levels, dtype=float)))
 
@@ -199,6 +229,10 @@ def plot_predicted(
 ) -> "Axes":
     """
     Predicted against observed targets of one task, with error bars: leave-one-out, or held-out.
+
+    >>> ax = plot_predicted([1.0, 2.0], mean=[1.1, 1.8], std=[0.1, 0.2], title="heat")
+    >>> ax.get_title()
+    'heat'
 
     :param y: Observed targets.
     :param mean: Their predictions.

@@ -33,6 +33,11 @@ def run(
     """
     Run a study, or continue one that was interrupted.
 
+    >>> from gpflow_cool import studies
+    >>> studies.STUDIES
+    ('synthetic', 'permutation', 'variance', 'real', 'runtime')
+    >>> studies.run("variance", quick=True, out="studies")  # doctest: +SKIP
+
     :param name: One of `STUDIES`.
     :param quick: Small sizes, under a minute: shows how it works, not what the paper found.
     :param out: Folder for the CSV file and the figures.

@@ -109,7 +109,13 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that distinguishes one study from another."""
+    """
+    Everything that distinguishes one study from another.
+
+    >>> from gpflow_cool.studies import BY_NAME
+    >>> BY_NAME["variance"].name
+    'variance'
+    """
 
     name: str
     title: str
@@ -130,7 +136,12 @@ class Study:
 
 
 class StudyResult(NamedTuple):
-    """What a study has found."""
+    """
+    What a study has found.
+
+    >>> StudyResult._fields
+    ('rows', 'tables', 'checks', 'csv', 'figures')
+    """
 
     rows: list[Row]
     """All rows of these settings, from earlier runs too."""
