@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: demo check test test-trieste fuzz lint types format tutorials docs release benchmark clean help
+.PHONY: demo check test test-trieste test-report fuzz lint types format tutorials docs release benchmark clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make check       lint, types and the fast tests"
 	@echo "make test        lint, types and all tests"
 	@echo "make test-trieste  what needs Trieste, in an environment of its own with TensorFlow 2.18"
+	@echo "make test-report the report in Chromium, which must be installed"
 	@echo "make fuzz        fit random data sets, and check what must hold: EXAMPLES=100 SEED=0 JOBS=2"
 	@echo "make lint        ruff, without changing a file"
 	@echo "make types       mypy"
@@ -70,6 +71,10 @@ $(TRIESTE)/.installed: $(REQUIREMENTS)
 
 test-trieste: $(TRIESTE)/.installed
 	OPENBLAS_NUM_THREADS=1 $(TRIESTE)/bin/python -m pytest tests/trieste -o norecursedirs=
+
+# Needs Chromium (apt install chromium).
+test-report: $(VENV)/.installed-test
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/browser/check_report.py
 
 # Prints a reproduction of every violation, and ends with 1 if there is one. About 2 s per example.
 EXAMPLES ?= 100

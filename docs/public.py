@@ -16,6 +16,7 @@ MODULES = {
     "gpflow_cool": "Models, and what belongs to them.",
     "gpflow_cool.metrics": "How good predictions are.",
     "gpflow_cool.plotting": "Figures of matrices and of predictions.",
+    "gpflow_cool.grid": "Rows that are all combinations of the points of some axes.",
     "gpflow_cool.callbacks": "What can be done after each step of a fit.",
     "gpflow_cool.monitoring": "TensorBoard.",
     "gpflow_cool.coregion": "To and from GPflow's coregionalization layout.",
@@ -26,8 +27,6 @@ MODULES = {
 NAMES = {
     "gpflow_cool.metrics": "rmse mean_rmse rrmse arrmse nlpd joint_nlpd known_log_densities"
     " coverage nominal_coverage",
-    "gpflow_cool.plotting": "plot_task_matrix plot_bands plot_level_curves plot_calibration"
-    " plot_predicted",
     "gpflow_cool.callbacks": "Callback Checkpoint ProgressBar load_checkpoint",
     "gpflow_cool.monitoring": "TensorBoardCallback tensorboard_tasks",
     "gpflow_cool.coregion": "from_coregion predict_coregion to_coregion_gpr",
@@ -38,8 +37,10 @@ NAMES = {
 
 RESULTS = (
     "gpflow_cool.joint.base_posterior.JointPosterior",
+    "gpflow_cool.joint.functions.SampledFunctions",
     "gpflow_cool.joint.leave_one_out.LeaveOneOut",
     "gpflow_cool.joint.conditioning.Imputation",
+    "gpflow_cool.selection.choice.KernelChoice",
     "gpflow_cool.training.run.History",
 )
 """What methods of the models return; nobody imports them."""

@@ -213,7 +213,7 @@ class Checkpoint(Callback):
         if self.path.exists() and not (self.overwrite or written):
             raise ValueError(f"{self.path} exists already: choose another name, or overwrite=True.")
         if not self.path.parent.is_dir():
-            raise ValueError(f"{self.path.parent} is no folder: create it first.")
+            raise ValueError(f"{self.path.parent} is not a folder: create it first.")
 
     def on_train_begin(self, logs: Logs) -> None:
         self._check_path()

@@ -335,7 +335,7 @@ def test_checkpoint_of_a_second_fit_overwrites_only_by_better(rng, tmp_path):
 
 
 def test_checkpoint_needs_a_folder(tmp_path):
-    with pytest.raises(ValueError, match="nowhere is no folder: create it first"):
+    with pytest.raises(ValueError, match="nowhere is not a folder: create it first"):
         Checkpoint(tmp_path / "nowhere" / "best.npz")
 
 

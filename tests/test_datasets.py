@@ -207,8 +207,8 @@ HEADER = "@relation r\n@attribute a numeric\n@attribute b numeric\n"
     "text, message",
     [
         (HEADER + "@data\n1,2\n1,2,3\n", "line 6: 3 values, but 2 columns are declared"),
-        (HEADER + "@data\n1,2\n1,\n", "line 6: column 'b' has '', which is no number"),
-        (HEADER + "@data\n% note\n\nx,2\n", "line 7: column 'a' has 'x', which is no number"),
+        (HEADER + "@data\n1,2\n1,\n", "line 6: column 'b' has '', which is not a number"),
+        (HEADER + "@data\n% note\n\nx,2\n", "line 7: column 'a' has 'x', which is not a number"),
         (HEADER + "@data\n{1 2}\n", "line 5: the row is sparse"),
         (HEADER + "@data\n", "no row after @data"),
         (HEADER, "ends before @data"),

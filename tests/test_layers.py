@@ -26,13 +26,14 @@ callbacks  monitoring  coregion
 training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  choice
-table/      arff  costs  columns  files  encoding  inputs  transforms  choices  training_rows
-            draws  places  intervals  learned  estimator  evaluation  summary  report
+table/      arff  costs  columns  files  folds  encoding  inputs  transforms  choices
+            training_rows  draws  places  intervals  learned  estimator  evaluation  residuals
+            summary  whatif  page  report_data  report
 trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  maps  demo  commands
+cli/        console  tables  evaluating  predicting  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

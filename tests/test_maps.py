@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from gpflow_cool import CoolMTGP, CoolMTGPRegressor
-from gpflow_cool.joint import simulation
 from gpflow_cool.plotting import map_grid, plot_map, plot_maps
 from gpflow_cool.plotting.cells import simulate_cells
 
@@ -117,13 +116,6 @@ def test_simulations_have_the_posteriors_moments(estimator, data):
     assert (np.abs(draws.mean(axis=2) - mean) < 4 * error).all().all()
     expected = np.asarray(cov).reshape(2, 2, 2)[1]
     assert_allclose(np.cov(draws[1]), expected, rtol=0.15, atol=0.05 * expected.max())
-
-
-def test_simulations_of_many_points_need_functions(estimator, monkeypatch):
-    monkeypatch.setattr(simulation, "MAX_EXACT", 3)
-    rows = np.zeros([4, 3])
-    with pytest.raises(ValueError, match="4 points are too many to draw at through their covar"):
-        simulation.simulate(object(), rows, 1)
 
 
 def test_mistakes_are_told(estimator):

@@ -8,6 +8,7 @@ line and exit code 2.
 
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,13 @@ import click
 from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_whole
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
-from ..table.files import FileTable, TableError, check_output, read_table, write_table
-from . import console, tables
+from ..table.files import TableError, check_output, write_table
+from . import console, predicting, tables
 from .console import Training, if_stopped, load_model, load_tensorflow, note, say
+from .evaluating import evaluate
 from .maps import map_command
+from .predicting import NOTHING, TABLES, predict
 from .tables import TrainingTable
-
-TABLES = (".csv", ".parquet")
-
-NOTHING = "nothing was written."
 
 EPILOG = """
 \b
@@ -56,6 +55,10 @@ def main() -> None:
     """
 
 
+main.add_command(predict)
+main.add_command(evaluate)
+
+
 # Commands ------------------------------------------------------------------------------------
 
 
@@ -77,6 +80,7 @@ def main() -> None:
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder to log training to.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--report", type=click.Path(path_type=Path), help="HTML page to write as well.")
 @console.force_option
 @console.output_options
 def fit(
@@ -86,20 +90,25 @@ def fit(
     no_standardize: bool,
     tensorboard: Path | None,
     out: Path,
+    report: Path | None,
     force: bool,
     **options: Any,
 ) -> None:
     """
     Train a model on DATA and write it to a folder.
 
-    Empty cells of targets count as missing; inputs must have none.
+    Empty cells of targets count as missing. Columns of words become one input per category, and
+    dates become days. A column without a name, as pandas writes its index, is not an input.
 
     \b
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
+      gpflow-cool fit data.csv --targets 'y*' --exclude id --missing-inputs fill --out model
     """
     given = Training(**options)
     found = tables.training_table(given)
-    tables.prediction_names(given.targets, cov=False)
+    predicting.prediction_names(found.targets)
+    if report is not None:
+        check_output(report, (".html",), force)
     points = tables.inducing_points(found, given, inducing, restarts + 1)
     console.check_writable(out)
     load_tensorflow()
@@ -115,7 +124,18 @@ def fit(
         regressor.save(out, force=force)
     with if_stopped(f"the model was written to {out}."):
         result = fit_summary(regressor, out, seconds)
+        if report is not None:
+            write_report(regressor, out, report)
+            result["report"] = str(report)
     say(result, fit_lines(result), given.quiet, given.as_json)
+
+
+def write_report(regressor: Any, model: Path, out: Path) -> None:
+    """Write the page about a model."""
+    from ..table.report import report_page
+
+    name = Path(os.path.abspath(model)).name
+    write_whole(out, report_page(regressor, name).encode())
 
 
 def train(
@@ -133,89 +153,23 @@ def train(
         learning=given.learning,
         random_state=given.seed,
         verbose=0 if given.quiet else 1,
+        missing_inputs=given.missing_inputs,
+        target_transform=given.transform,
         **settings,
     )
-    X, Y = pd.DataFrame(found.X, columns=found.inputs), pd.DataFrame(found.Y, columns=found.targets)
-    return regressor.fit(X, Y, tensorboard=tensorboard)
+    X, Y = pd.DataFrame(found.input_columns()), pd.DataFrame(found.Y, columns=found.targets)
+    for coding in found.encoding.codings:
+        if coding.kind == "category":
+            X[coding.name] = X[coding.name].astype("category")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Targets that never vary")  # said already
+        return regressor.fit(X, Y, tensorboard=tensorboard)
 
 
 def note_gaps(found: TrainingTable, quiet: bool) -> None:
     """Tell how many cells of the targets are empty, if any is."""
     if any(found.gaps.values()):
         note(found.gaps_line(), quiet)
-
-
-@main.command()
-@console.model_argument
-@console.data_argument
-@console.table_option
-@click.option("--cov", is_flag=True, help="Add covariances between the targets of each row.")
-@click.option("--given", type=console.Names(), help="Targets that DATA knows; cells may be empty.")
-@click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
-@console.force_option
-@console.output_options
-def predict(
-    model: Path,
-    data: Path,
-    out: Path,
-    cov: bool,
-    given: list[str] | None,
-    functions: bool,
-    force: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """
-    Predict the targets at the rows of DATA.
-
-    The file gets columns NAME and NAME_std for each target NAME, and with --cov one column
-    cov_NAME_OTHER for each pair of targets. In CSV, a name that a spreadsheet would take for a
-    formula, as =1+1, gets a ' before it.
-
-    Rows far from all training rows are counted: those where, for every target, the variance of the
-    function is above 95% of what it was before any data.
-
-    \b
-      gpflow-cool predict model new.csv --out predictions.csv --given heat
-    """
-    console.check_model(model)
-    table = read_table(data)
-    check_output(out, TABLES, force)
-    regressor = load_model(model)
-    from ..table.summary import far_rows
-
-    names = list(regressor.target_names_)
-    tables.prediction_names(names, cov)  # before the work
-    X = inputs_of(regressor, table)
-    known = tables.known_targets(names, table, given)
-    with if_stopped(NOTHING):
-        mean, std, S = regressor.predict_given(
-            X, known, return_std=True, return_cov=True, include_noise=not functions
-        )
-        columns = tables.prediction_columns(names, mean, std, S, cov)
-        far = far_rows(regressor, X)
-        write_table(out, columns)
-    note_far(far, len(X), quiet)
-    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(columns)}
-    say(result, [f"{len(X)} rows predicted, written to {out}."], quiet, as_json)
-
-
-def note_far(far: int, rows: int, quiet: bool) -> None:
-    """Tell how many rows are far from all training rows, if any is."""
-    if far:
-        note(
-            f"{far} of {rows} rows are far from all training rows: the data say next to nothing"
-            " there, and the predictions are what they were before any data.",
-            quiet,
-        )
-
-
-def inputs_of(regressor: Any, table: FileTable) -> Any:
-    """The columns of a table that are the model's inputs, as a frame."""
-    import pandas as pd
-
-    names = list(regressor.feature_names_in_)
-    return pd.DataFrame(table.numbers(names), columns=names)
 
 
 @main.command(short_help="Fill in the empty cells of targets.")
@@ -250,49 +204,6 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     say(result, lines, given.quiet, given.as_json)
 
 
-@main.command(short_help="Does the coupling pay? Cross-validate beside other models.")
-@console.training_options
-@click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
-@console.output_options
-def evaluate(folds: int, **options: Any) -> None:
-    """
-    Does the coupling pay? Cross-validate Cool-MTGP beside independent GPs and Std-MT.
-
-    Joint NLPD is the negative log density per held-out row, all its targets together: the lower
-    the better. aRRMSE is the error relative to predicting the mean: 1 is no better than that.
-    Empty cells of targets count as missing, in training and in scores.
-
-    \b
-      gpflow-cool evaluate data.csv --targets heat,cold --folds 10
-    """
-    given = Training(**options)
-    found = tables.training_table(given)
-    tables.check_size(len(found.X), given, folds * (2 + len(given.targets)))
-    load_tensorflow()
-    from tqdm.auto import tqdm
-
-    from ..table import evaluation
-    from ..table.choices import make_kernel
-
-    evaluation.check_folds(folds, len(found.X))
-    evaluation.check_trainable(found.Y, given.targets, folds, given.seed)
-    note_gaps(found, given.quiet)
-    count = folds * len(evaluation.compared_methods(len(given.targets), given.learning))
-    bar = tqdm(total=count, unit="fit", disable=True if given.quiet else None)
-    with if_stopped("nothing was written, and no score is told."), bar:
-        scores = evaluation.cross_validate(
-            found.X,
-            found.Y,
-            make_kernel(given.kernel, given.lengthscales, len(found.inputs)),
-            folds=folds,
-            learning=given.learning,
-            seed=given.seed,
-            progress=lambda name: bar.update(),
-        )
-    result = evaluation.comparison(scores, given.targets, len(found.X), folds)
-    say(result, evaluation.comparison_lines(result), given.quiet, given.as_json)
-
-
 @main.command(short_help="Write one HTML page about MODEL.")
 @console.model_argument
 @click.option(
@@ -307,14 +218,12 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     The page needs no other file and no network: send it to a colleague.
     """
     console.check_model(model)
-    name = Path(os.path.abspath(model)).name
-    out = Path(f"{name}_report.html") if out is None else out
+    if out is None:
+        out = Path(f"{Path(os.path.abspath(model)).name}_report.html")
     check_output(out, (".html",), force)
     regressor = load_model(model)
-    from ..table.report import report_page
-
     with if_stopped(NOTHING):
-        write_whole(out, report_page(regressor, name).encode())
+        write_report(regressor, model, out)
     say({"out": str(out)}, [f"Written to {out}: open it in a browser."], quiet, as_json)
 
 
@@ -329,7 +238,9 @@ main.add_command(map_command)
     show_default=True,
     help="Folder for the figures; a number is added to its name if it exists.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data."
+)
 def demo(out: Path, seed: int) -> None:
     """Fit the paper's two-task data; print and draw what was learned."""
     console.check_writable(out)

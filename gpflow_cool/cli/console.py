@@ -4,11 +4,13 @@ What the commands share: errors in one line, options, output, TensorFlow loaded 
 Nothing here imports TensorFlow before :func:`load_tensorflow` is called.
 """
 
+import csv
 import json
 import os
 import sys
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ import click
 
 from ..table.costs import MAX_ROWS
 from ..table.files import TableError, check_folder, read_table
+
+KERNELS = ["auto", "se", "matern52", "matern32", "matern12", "rq", "se+linear", "linear"]
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 
@@ -117,18 +121,28 @@ def load_tensorflow() -> None:
 # Options -------------------------------------------------------------------------------------
 
 
+def split_names(value: str) -> list[str]:
+    """
+    Names with commas between them; one that has a comma itself stands in double quotes.
+
+    >>> split_names('heat, "cold, inside",y*')
+    ['heat', 'cold, inside', 'y*']
+    """
+    return [name.strip() for name in next(csv.reader([value], skipinitialspace=True), [""])]
+
+
 class Names(click.ParamType):
-    """Names of columns with commas between them."""
+    """Names of columns, or patterns, with commas between them."""
 
     name = "a,b,c"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> list[str]:
         if isinstance(value, list):
             return value
-        names = [name.strip() for name in value.split(",")]
+        names = split_names(value)
         if not all(names):
             self.fail(f"{value!r} has an empty name between its commas", param, ctx)
-        twice = {name for name in names if names.count(name) > 1}
+        twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             self.fail(f"{sorted(twice)[0]!r} is given twice", param, ctx)
         return names
@@ -148,6 +162,47 @@ class Names(click.ParamType):
         taken = done.split(",")
         found = [n for n in names if n.startswith(start) and n not in taken]
         return [CompletionItem(head + name) for name in found]
+
+
+TRANSFORMS = ("none", "log", "yeo-johnson")
+
+
+class Transform(click.ParamType):
+    """A transform for all targets, or target=transform with commas between them."""
+
+    name = "none|log|yeo-johnson"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str) or value in TRANSFORMS:
+            return value
+        found = {}
+        for part in split_names(value):
+            target, equals, kind = part.rpartition("=")
+            if not equals or kind not in TRANSFORMS:
+                self.fail(
+                    f"{part!r} is not one of {', '.join(TRANSFORMS)}, nor TARGET=one of them",
+                    param,
+                    ctx,
+                )
+            found[target.strip()] = kind
+        return found
+
+
+class Numbers(click.ParamType):
+    """Numbers between 0 and 1 with commas between them."""
+
+    name = "p,q"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[float]:
+        if isinstance(value, list):
+            return value
+        try:
+            numbers = [float(part) for part in value.split(",")]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(0.0 < number < 1.0 for number in numbers):
+            self.fail(f"{value!r}: give numbers between 0 and 1, as 0.05,0.95", param, ctx)
+        return numbers
 
 
 def add(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -177,15 +232,39 @@ output_options = add(
     click.option("--quiet", is_flag=True, help="No progress bar, no text."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
+reading_options = add(
+    click.option("--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark."),
+    click.option("--encoding", help="Encoding of a text file; by default utf-8."),
+)
 training_options = add(
     data_argument,
-    click.option("--targets", type=Names(), required=True, help="Columns to predict."),
+    click.option(
+        "--targets",
+        type=Names(),
+        required=True,
+        help="Columns to predict; patterns such as 'y*' serve as well.",
+    ),
     click.option("--inputs", type=Names(), help="Columns to predict from; by default all others."),
+    click.option("--exclude", type=Names(), help="Columns that are neither."),
+    click.option("--categorical", type=Names(), help="Inputs whose numbers are categories."),
+    click.option(
+        "--missing-inputs",
+        type=click.Choice(["refuse", "fill", "drop"]),
+        default="refuse",
+        show_default=True,
+        help="Empty cells of inputs: refuse them, fill them and add a flag, or drop their rows.",
+    ),
+    click.option(
+        "--transform",
+        type=Transform(),
+        default="none",
+        show_default=True,
+        help="For skewed targets; also for some only, as rain=log,heat=yeo-johnson.",
+    ),
+    reading_options,
     click.option(
         "--kernel",
-        type=click.Choice(
-            ["auto", "se", "matern52", "matern32", "matern12", "rq", "se+linear", "linear"]
-        ),
+        type=click.Choice(KERNELS),
         default="auto",
         show_default=True,
         help="auto chooses by leave-one-out; se is the smoothest, matern12 the roughest.",
@@ -203,7 +282,13 @@ training_options = add(
         show_default=True,
         help="Weights between tasks at their maximum, or integrated out.",
     ),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Seed of all that is random: restarts, orders, folds, draws of missing targets.",
+    ),
     click.option("--large", is_flag=True, help=f"Go ahead with more than {MAX_ROWS} rows."),
 )
 
@@ -214,6 +299,12 @@ class Training(NamedTuple):
     data: Path
     targets: list[str]
     inputs: list[str] | None
+    exclude: list[str] | None
+    categorical: list[str] | None
+    missing_inputs: str
+    transform: Any
+    decimal: str
+    encoding: str | None
     kernel: str
     ard: bool | None
     learning: str
@@ -239,7 +330,7 @@ def check_writable(out: Path) -> None:
 def check_model(model: Path) -> None:
     """Raise if a folder is no saved model."""
     if not (model / "model.json").is_file():
-        what = "is a file, no folder" if model.exists() else "is not there"
+        what = "is a file, not a folder" if model.exists() else "is not there"
         what = "holds no saved model" if model.is_dir() else what
         raise TableError(f"{model} {what}: pass a folder that `gpflow-cool fit` wrote.")
 

@@ -1,13 +1,15 @@
 """The tables of the commands: checked before work, and the columns that are written."""
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..chain.variation import is_constant
 from ..table import costs
-from ..table.files import FileTable, TableError, read_table
+from ..table.encoding import Encoding, learn_encoding, read_cells
+from ..table.files import FileTable, TableError, check_names, read_table
 from .console import Training, note
 
 
@@ -17,9 +19,17 @@ class TrainingTable(NamedTuple):
     table: FileTable
     inputs: list[str]
     targets: list[str]
+    encoding: Encoding
+    """How the inputs become numbers."""
+
+    kept: Any
+    """[N], the rows of the table that are used; all but those with gaps that are to be dropped."""
+
     X: Any
+    """Encoded inputs of these rows."""
+
     Y: Any
-    """NaN where a cell is empty."""
+    """Their targets, NaN where a cell is empty."""
 
     @property
     def gaps(self) -> dict[str, int]:
@@ -31,33 +41,129 @@ class TrainingTable(NamedTuple):
         parts = [f"{count} of {name}" for name, count in self.gaps.items() if count]
         return f"Empty cells of {len(self.Y)} rows, taken as missing: {', '.join(parts)}."
 
+    def cells(self, name: str) -> Any:
+        """Cells of a column in the rows that are used."""
+        column = self.table.columns[name]
+        return [column[row] for row in np.flatnonzero(self.kept)]
 
-def training_table(given: Training) -> TrainingTable:
-    """Inputs and targets, checked to be good for a fit; cells of targets may be empty."""
-    data, targets = given.data, given.targets
-    table = read_table(data)
-    Y = table.numbers(targets, allow_missing=True)
-    names = given.inputs or [name for name in table.names if name not in targets]
-    both = [name for name in names if name in targets]
-    if both:
-        raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
+    def labels(self) -> Any:
+        """Labels of the rows that are used."""
+        return [(self.table.labels or [])[row] for row in np.flatnonzero(self.kept)]
+
+    def input_columns(self) -> dict[str, Any]:
+        """Inputs as the estimator takes them: numbers as such, other cells as they are."""
+        return {
+            coding.name: read_cells(
+                coding.name, coding.kind, self.cells(coding.name), self.table.place
+            )
+            if coding.kind == "number"
+            else self.cells(coding.name)
+            for coding in self.encoding.codings
+        }
+
+
+def chosen(patterns: Sequence[str], table: FileTable) -> list[str]:
+    """The columns that are named, or that match a pattern such as 'y*'; each once."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matches = [pattern] if pattern in table.columns else []
+        if not matches and any(sign in pattern for sign in "*?["):
+            matches = [name for name in table.names if fnmatchcase(name, pattern)]
+        if not matches:
+            check_names([pattern], table)
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def input_names(table: FileTable, given: Training, targets: Sequence[str]) -> list[str]:
+    """The columns to predict from."""
+    excluded = {*targets, *chosen(given.exclude or [], table)}
+    if given.inputs is None:
+        names = [name for name in table.names if name not in excluded]
+    else:
+        both = [name for name in given.inputs if name in targets]
+        if both:
+            raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
+        names = [name for name in chosen(given.inputs, table) if name not in excluded]
     if not names:
-        raise TableError(f"{data} has no column left to predict from: every one is a target.")
-    X = table.numbers(names)
-    if len(X) < 2:
-        raise TableError(f"{data} has one row: a model needs at least two, and better twenty.")
-    check_variation(table, targets, Y)
-    found = TrainingTable(table, names, targets, X, Y)
-    if np.isnan(Y).any() and given.learning == "approximate":
         raise TableError(
-            f"{data}: {found.gaps_line()} --learning approximate cannot do without them: use"
-            " --learning hierarchical."
+            f"{table.path} has no column left to predict from: every one is a target, or excluded."
         )
+    return names
+
+
+def training_table(given: Training, apart: Sequence[str] = ()) -> TrainingTable:
+    """
+    Inputs and targets, checked to be good for a fit; cells of targets may be empty.
+
+    :param apart: Columns that are not inputs unless they are named as such.
+    """
+    table = read_table(given.data, encoding=given.encoding, decimal=given.decimal)
+    targets = chosen(given.targets, table)
+    Y = table.numbers(targets, allow_missing=True)
+    if given.inputs is None and apart:
+        check_names(apart, table)
+        given = given._replace(exclude=[*(given.exclude or []), *apart])
+    names = input_names(table, given, targets)
+    if table.num_rows < 2:
+        raise TableError(
+            f"{given.data} has one row: a model needs at least two, and better twenty."
+        )
+    columns = {name: table.columns[name] for name in names}
+    categorical = chosen(given.categorical or [], table)
+    encoding = learn_encoding(columns, given.missing_inputs, table.place, categorical)
+    encoded = encoding.encode(columns, table.place)
+    note_dropped(encoded.kept, given)
+    found = TrainingTable(
+        table, names, targets, encoding, encoded.kept, encoded.X[encoded.kept], Y[encoded.kept]
+    )
+    check_training(found, given)
     return found
 
 
-def check_variation(table: FileTable, targets: Sequence[str], Y: Any) -> None:
-    """Raise if a target never changes, or has no numbers."""
+def note_dropped(kept: Any, given: Training) -> None:
+    """Tell how many rows are left out, if any is; raise if too few are left."""
+    count = int(np.sum(~kept))
+    if np.sum(kept) < 2:
+        raise TableError(
+            f"{given.data}: {np.sum(kept)} of {len(kept)} rows have no empty cell in the inputs."
+            " Say --missing-inputs fill, or leave out columns with many gaps (--exclude)."
+        )
+    if count:
+        note(
+            f"{count} of {len(kept)} rows have an empty cell in the inputs and are left out.",
+            given.quiet,
+        )
+
+
+def check_training(found: TrainingTable, given: Training) -> None:
+    """Raise if the targets are not good for a fit as it is asked for."""
+    check_variation(found.table, found.targets, found.Y, given.quiet)
+    check_transform(found, given.transform)
+    if np.isnan(found.Y).any() and given.learning == "approximate":
+        raise TableError(
+            f"{given.data}: {found.gaps_line()} --learning approximate cannot do without them: use"
+            " --learning hierarchical."
+        )
+
+
+def check_transform(found: TrainingTable, transform: Any) -> None:
+    """Raise if a transform is for no target, or a target has no logarithm."""
+    kinds = transform if isinstance(transform, dict) else dict.fromkeys(found.targets, transform)
+    for name, kind in kinds.items():
+        if name not in found.targets:
+            raise TableError(f"--transform {name}: the targets are {', '.join(found.targets)}.")
+        rows = np.flatnonzero(found.Y[:, found.targets.index(name)] <= 0.0)
+        if kind == "log" and len(rows):
+            row = int(np.flatnonzero(found.kept)[rows[0]])
+            raise TableError(
+                f"{found.table.place(row, name)}: the number is not positive, and has no logarithm."
+                " Say --transform yeo-johnson, which takes any number."
+            )
+
+
+def check_variation(table: FileTable, targets: Sequence[str], Y: Any, quiet: bool) -> None:
+    """Raise if a target has no numbers; tell which never change."""
     for name, column in zip(targets, Y.T, strict=True):
         known = column[~np.isnan(column)]
         if not len(known):
@@ -67,9 +173,10 @@ def check_variation(table: FileTable, targets: Sequence[str], Y: Any) -> None:
             )
         if is_constant(known.min(), known.max()):
             where = "every row" if len(known) == len(column) else "every row that has it"
-            raise TableError(
-                f"{table.path}: target {name!r} is {known[0]:g} in {where}. There is nothing to"
-                " learn: leave it out."
+            note(
+                f"Target {name!r} is {known[0]:g} in {where}: there is nothing to learn, and it"
+                " is predicted to stay so. Better leave it out.",
+                quiet,
             )
 
 
@@ -135,62 +242,11 @@ def is_big_grid(X: Any, given: Training) -> bool:
     return grid is not None
 
 
-def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] | None) -> Any:
-    """[M, T], the targets that a table knows; NaN where one is to be predicted."""
-    known = np.full([table.num_rows, len(names)], np.nan)
-    for name in given or []:
-        if name not in names:
-            raise TableError(f"--given {name}: the model's targets are {', '.join(names)}.")
-        known[:, names.index(name)] = table.numbers([name], allow_missing=True)[:, 0]
-    return known
-
-
-def prediction_columns(
-    names: Sequence[str], mean: Any, std: Any, S: Any, cov: bool
-) -> dict[str, Any]:
-    """
-    Columns of the file of predictions.
-
-    :param S: Covariances between targets, [M T, T] or [M, T, T].
-    :param cov: Whether to write them.
-    """
-    mean, std = np.asarray(mean), np.asarray(std)
-    S = np.reshape(S, [len(mean), len(names), len(names)])
-    values = [column for part in zip(mean.T, std.T, strict=True) for column in part]
-    if cov:
-        values += [S[:, t, u] for t, u in pairs_of(len(names))]
-    return dict(zip(prediction_names(names, cov), values, strict=True))
-
-
-def pairs_of(count: int) -> list[tuple[int, int]]:
-    """Pairs of different numbers below `count`."""
-    return [(t, u) for t in range(count) for u in range(t + 1, count)]
-
-
-def prediction_names(targets: Sequence[str], cov: bool) -> list[str]:
-    """
-    Names of the columns of predictions: each target, its deviation, and covariances of pairs.
-
-    :raises TableError: If two of them would have the same name.
-    """
-    names = [name for target in targets for name in (target, f"{target}_std")]
-    if cov:
-        names += [f"cov_{targets[t]}_{targets[u]}" for t, u in pairs_of(len(targets))]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        hint = "leave out --cov, or rename" if twice[0].startswith("cov_") else "rename"
-        raise TableError(
-            f"Two columns of predictions would be called {twice[0]!r}, since a target NAME gets the"
-            f" columns NAME and NAME_std, and --cov adds cov_NAME_OTHER: {hint} a target in the"
-            " table, and fit again."
-        )
-    return names
-
-
 def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[str, Any]:
     """The table with its targets completed, and one column of standard deviations per target."""
-    columns: dict[str, Any] = dict(found.table.columns)
-    columns.update(zip(found.inputs, found.X.T, strict=True))
+    labels = {} if found.table.labels is None else {"": found.labels()}
+    columns: dict[str, Any] = {**labels, **{name: found.cells(name) for name in found.table.names}}
+    columns.update(found.input_columns())
     columns.update(zip(found.targets, np.asarray(completed).T, strict=True))
     columns.update(zip((f"{name}_std" for name in found.targets), np.asarray(std).T, strict=True))
     return columns

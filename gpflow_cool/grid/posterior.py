@@ -13,8 +13,7 @@ from typing import Any
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
-from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
-from typing_extensions import Self
+from gpflow.posteriors import PrecomputedValue
 
 from ..chain.products import KroneckerVectors, take
 from ..joint.conditioning import CHUNK, map_batch, some_at_a_time, unconverted
@@ -41,28 +40,16 @@ class GridPosterior(CompleteDataPosterior):
         return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in tensors)
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
-        count, tensors = len(self.on_grid.axes), tuple(map(tf.convert_to_tensor, cache))
-        vectors, values, rest = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        count = len(self.on_grid.axes)
+        vectors, values, rest = cache[:count], cache[count : 2 * count], cache[2 * count :]
         return JointSolution(KroneckerVectors(vectors, values, self.on_grid.grid.rows), *rest)
 
-    def _twin(self) -> Self:
-        tasks = tf.zeros([0, self.num_tasks], self.X_data.dtype)
-        twin = type(self)(
-            self.kernel,
-            (self.X_data, tasks),
-            self.mean_function,
-            self.solution,
-            precompute_cache=PrecomputeCacheType.TENSOR,
-            on_grid=self.on_grid,
-        )
-        twin.solve = self.solve
-        return twin
+    def _own_options(self) -> dict[str, Any]:
+        return {"on_grid": self.on_grid}
 
-    def _moments_of_outcomes(
+    def _moments_without_added(
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if self.added is not None:
-            return super()._moments_of_outcomes(solution, Xnew, full_cov)
         mean, explained = self._moments_at_points(solution, Xnew)
         if full_cov:
             explained = map_batch(lambda X: self._explained_between(solution, X), Xnew)

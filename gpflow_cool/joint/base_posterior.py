@@ -65,6 +65,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         rows = new_rows(Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype)
         return self._given(*rows)
 
+    @tf.autograph.experimental.do_not_convert  # the seed is a number, also inside tf.function
     def sample_functions(self, num_samples: int, seed: int | None = None) -> SampledFunctions:
         """
         Draw functions that can be evaluated anywhere, again and again.

@@ -12,7 +12,7 @@ of size N T x N T is ever formed. `vec` stacks columns (task-major).
 Letters: N rows, M test points, T tasks, j a rotated task.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -293,11 +293,24 @@ def rotated_covariance(
 def into_eigenbasis(U: Eigenvectors, Kmn: TensorType) -> tf.Tensor:
     r"""A cross-covariance in the eigenbasis, :math:`U^\top k_*`."""
     if Kmn.shape.rank == 2:
-        return to_eigenbasis(U, Kmn)  # einsum would copy U
-    if isinstance(U, KroneckerVectors):
-        rotated = to_eigenbasis(U, tf.reshape(Kmn, [Kmn.shape[0], -1]))
-        return tf.linalg.matrix_transpose(rows_last(tf.reshape(rotated, tf.shape(Kmn))))
-    return tf.einsum("nr,n...m->...rm", U, Kmn)
+        return to_eigenbasis(U, Kmn)
+    shape = tf.shape(Kmn)
+    V = to_eigenbasis(U, tf.reshape(Kmn, [shape[0], -1]))
+    V = tf.reshape(V, tf.concat([[tf.shape(V)[0]], shape[1:]], axis=0))
+    order = tf.concat([tf.range(1, tf.rank(V) - 1), [0, tf.rank(V) - 1]], axis=0)
+    return tf.transpose(V, order)
+
+
+@check_shapes("A: [S, rows, T]", "return: [S, N, T]")
+def apply_to_draws(product: Any, U: Eigenvectors, A: TensorType) -> tf.Tensor:
+    """
+    U or its transpose times each of S matrices.
+
+    :param product: :func:`to_eigenbasis` or :func:`from_eigenbasis`.
+    """
+    shape = tf.shape(A)
+    flat = product(U, tf.reshape(tf.transpose(A, [1, 0, 2]), [shape[1], -1]))
+    return tf.transpose(tf.reshape(flat, [-1, shape[0], shape[2]]), [1, 0, 2])
 
 
 def covariance_in_eigenbasis(

@@ -7,7 +7,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
-from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
+from ..chain.products import from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, point_weights, predictive_moments
@@ -15,9 +15,11 @@ from .functions import Drawn
 from .kronecker import (
     JointSolution,
     add_rotated_noise,
+    apply_to_draws,
     covariance_in_eigenbasis,
     into_eigenbasis,
     predictive_mean,
+    rotated_covariance,
     task_layout,
 )
 from .missing import ObservedSolution, solve
@@ -90,17 +92,23 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The same of functions, where the covariance is that of all outcomes alike."""
-        Kmn = self.cross_covariance(Xnew)
-        V = into_eigenbasis(solution.U, Kmn)
-        mean = predictive_mean(solution, Kmn)
-        q = covariance_in_eigenbasis(solution, V, self._prior_covariance(Xnew, full_cov), full_cov)
+        mean, q = self._moments_without_added(solution, Xnew, full_cov)
         if self.added is None:
             return mean, q
+        V = self._in_eigenbasis(solution, Xnew)
         E = self._whitened(solution, self.added, Xnew, V)
         mean += rotated_shift(E, self.added.white, solution.P)
         if full_cov:
             return mean, q - tf.matmul(E, E, transpose_a=True)
         return mean, tf.nn.relu(q - tf.reduce_sum(tf.square(E), axis=-2))
+
+    def _moments_without_added(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same without the rows that were added."""
+        Kmn = self.cross_covariance(Xnew)
+        q = rotated_covariance(solution, Kmn, self._prior_covariance(Xnew, full_cov), full_cov)
+        return predictive_mean(solution, Kmn), q
 
     def _whitened(
         self, solution: JointSolution, added: AddedRows, Xnew: TensorType, V: tf.Tensor
@@ -138,11 +146,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     def _row_weights(
         self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
-        U, d = solution.U, solution.d
-        inside = for_copies(to_eigenbasis, U, prior)
-        F = tf.matmul(inside, solution.P_inverse, transpose_b=True)
-        rotated = (solution.Z - F - noise) * solution.shrinkage * d
-        return for_copies(from_eigenbasis, U, tf.matmul(rotated, solution.P, transpose_b=True))
+        F = apply_to_draws(to_eigenbasis, solution.U, prior)
+        F = tf.matmul(F, solution.P_inverse, transpose_b=True)
+        rotated = (solution.Z - F - noise) * solution.shrinkage * solution.d
+        weights = tf.matmul(rotated, solution.P, transpose_b=True)
+        return apply_to_draws(from_eigenbasis, solution.U, weights)
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
         drawn, added = super()._draw(solution, num_samples, seed), self.added

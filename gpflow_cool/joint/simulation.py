@@ -23,17 +23,13 @@ def simulate(
     Draw functions without noise, joint over points and tasks.
 
     Few points are drawn through the covariance between all of them, which takes the cube of their
-    number. For many, a posterior that draws whole functions (`sample_functions`) is needed: it
-    evaluates each of them at any number of points.
+    number. For many, whole functions are drawn (`sample_functions`) and evaluated at the points.
+
+    :raises ValueError: If there are many points, and the kernel has no features.
     """
     if len(Xnew) <= MAX_EXACT:
         drawn = posterior.predict_samples(Xnew, num_samples, full_output_cov=True, seed=(seed, 0))
         return np.asarray(drawn)
-    if not hasattr(posterior, "sample_functions"):
-        raise ValueError(
-            f"{len(Xnew)} points are too many to draw at through their covariances: pass at most"
-            f" {MAX_EXACT}."
-        )
     functions = posterior.sample_functions(num_samples, seed=seed)
     parts = range(0, len(Xnew), POINTS_AT_ONCE)
     return np.concatenate([functions(Xnew[n : n + POINTS_AT_ONCE]) for n in parts], axis=-2)

@@ -130,6 +130,10 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
         """The cached solution, or a new one where there is no cache."""
         return self.solve() if self.cache is None else self._from_cache(self.cache)
 
+    def _own_options(self) -> dict[str, Any]:
+        """Arguments of the constructor that only this class has."""
+        return {}
+
     def _twin(self) -> Self:
         """A posterior with the same solution, to be changed."""
         tasks = tf.zeros([0, self.num_tasks], self.X_data.dtype)
@@ -141,6 +145,7 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
             precompute_cache=PrecomputeCacheType.TENSOR,
             cross_covariance=self.cross_covariance,
             inducing_points=None if self._has_features else self._points,
+            **self._own_options(),
         )
         twin.solve = self.solve
         return twin

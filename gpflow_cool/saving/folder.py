@@ -92,7 +92,7 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
         return path
     if not is_saved(path) and not exchanged(path):
         raise ValueError(
-            f"{folder} exists already and is no saved model, so that it is not replaced: choose"
+            f"{folder} exists already and is not a saved model, so that it is not replaced: choose"
             " another folder."
         )
     if not force:
@@ -134,7 +134,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Content:
     path = Path(folder)
     recover(Path(os.path.abspath(path)), is_saved)
     if not path.is_dir():
-        what = "is a file, no folder" if path.exists() else "is not there"
+        what = "is a file, not a folder" if path.exists() else "is not there"
         raise ValueError(f"{folder} {what}: pass the folder that a model was saved to.")
     document = read_document(path, folder)
     try:

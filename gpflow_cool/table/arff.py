@@ -161,7 +161,7 @@ def parse_numbers(cells: Sequence[str], where: str, names: Sequence[str]) -> lis
     for name, cell in zip(names, cells, strict=True):
         if not is_value(cell):
             raise ValueError(
-                f"{where}: column {name!r} has {cell.strip()!r}, which is no number. Mend the line,"
-                " or write ? for a missing value."
+                f"{where}: column {name!r} has {cell.strip()!r}, which is not a number. Mend the"
+                " line, or write ? for a missing value."
             )
     return [parse_value(cell) for cell in cells]

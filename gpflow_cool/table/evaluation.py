@@ -7,14 +7,14 @@ user's units. Missing targets (NaN) are left out of the scores.
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from check_shapes import check_shapes
-from gpflow.base import AnyNDArray, RegressionData
+from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel
 
 from .. import checks
@@ -22,9 +22,20 @@ from ..metrics import known_log_densities
 from ..models.competitors import IndependentGPs
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
-from .choices import average_where_possible
+from .choices import (
+    AUTO,
+    average_where_possible,
+    choose_model,
+    is_free,
+    make_kernel,
+    train_model,
+)
 from .columns import scalings
 from .costs import DEFAULT_ORDERS
+from .encoding import Encoding
+from .folds import Fold, check_folds, check_trainable, split_rows
+from .inputs import keep_indicators
+from .transforms import learn_warping
 
 COOL, INDEPENDENT, STD_MT = "Cool-MTGP", "independent GPs", "Std-MT"
 MAX_RANK = 2
@@ -67,18 +78,87 @@ class Gain(NamedTuple):
         return "better" if self.mean > 0 else "worse"
 
 
-Maker = Callable[[RegressionData, Kernel], Any]
-"""Makes a model of data, not trained yet."""
+Maker = Callable[..., Any]
+"""Makes a model of data and a kernel, not trained yet."""
 
 
-def compared_methods(num_tasks: int, learning: str) -> dict[str, Maker]:
-    """The models that are compared, by name."""
+class Candidate(NamedTuple):
+    """A model to be scored."""
+
+    make: Maker
+    kernel: str | Kernel
+    """Copied for every fit; sees standardised inputs."""
+
+    transform: Any = "none"
+    """Of the targets, as for the estimator."""
+
+    ard: bool | str | None = None
+    """As for the estimator, which then trains the model; None for a kernel that is trained as it
+    is."""
+
+
+def less_coupled(num_tasks: int) -> dict[str, Maker]:
+    """The models that couple the tasks less, by name."""
     rank = min(MAX_RANK, num_tasks)
     return {
-        COOL: partial(CoolMTGP, learning=learning),
         INDEPENDENT: IndependentGPs,
         f"{STD_MT}, rank {rank}": partial(KroneckerMTGP.std_mt, rank=rank),
     }
+
+
+def candidates_of(
+    kernels: Mapping[str, str | Kernel],
+    shape: tuple[int, int],
+    learning: str,
+    *,
+    ard: bool | str | None = None,
+    transform: Any = "none",
+    inducing: int = 0,
+    coupling: bool = True,
+) -> dict[str, Candidate]:
+    """
+    What is compared: Cool-MTGP with every kernel, without and with a transform of the targets, and
+    models that couple the tasks less, with the first kernel.
+
+    :param kernels: By name; the first is that of plain "Cool-MTGP".
+    :param shape: Numbers of inputs and of tasks.
+    :param ard: Candidate's `ard`.
+    :param inducing: Number of inducing points of Cool-MTGP, 0 for the exact model.
+    :param coupling: Whether the models that couple the tasks less are among them. They have a
+        squared exponential kernel in place of a chosen one, and one lengthscale in place of shrunk
+        ones.
+    """
+    num_inputs, num_tasks = shape
+    names = [f"task_{t}" for t in range(num_tasks)]
+    cool = partial(choose_model, inducing=inducing, learning=learning, task_names=names)
+    first = next(iter(kernels))
+    found = {}
+    for name, kernel in kernels.items():
+        own = COOL if name == first else f"{COOL}, {name}"
+        found[own] = Candidate(cool, kernel, ard=ard)
+        if transform != "none":
+            found[f"{own}, {named(transform)}"] = Candidate(cool, kernel, transform, ard)
+    if coupling:
+        plain = plain_kernel(kernels[first], ard, num_inputs)
+        others = less_coupled(num_tasks)
+        found |= {name: Candidate(make, plain) for name, make in others.items()}
+    return found
+
+
+def plain_kernel(kernel: str | Kernel, ard: bool | str | None, num_inputs: int) -> Kernel:
+    """The kernel of models that are trained as they are."""
+    name = "se" if isinstance(kernel, str) and kernel == AUTO else kernel
+    return make_kernel(name, ard is not None and is_free(ard), num_inputs)
+
+
+def named(transform: Any) -> str:
+    """
+    >>> named("log"), named({"rain": "log"})
+    ('log', 'rain=log')
+    """
+    if isinstance(transform, str):
+        return transform
+    return " ".join(f"{target}={kind}" for target, kind in transform.items())
 
 
 @check_shapes("X: [N, D]", "Y: [N, T]")
@@ -93,28 +173,53 @@ def cross_validate(
     progress: Callable[[str], object] = lambda name: None,
 ) -> dict[str, MethodScores]:
     """
-    Scores of every method, by its name.
+    Scores of Cool-MTGP and of models that couple the tasks less, by name.
 
     :param kernel: Copied for every fit; sees standardised inputs.
     :param folds: Number of parts into which the rows are split at random.
     :param progress: Called with the name of a method after each of its fits.
     """
+    checks.positive_integer(folds, "folds")
     check_folds(folds, len(X))
-    check_trainable(Y, list(map(str, range(Y.shape[1]))), folds, seed)
-    methods = compared_methods(Y.shape[1], learning)
-    mean = {name: np.empty_like(Y) for name in methods}
-    nlpd = {name: np.empty(len(Y)) for name in methods}
-    seconds = dict.fromkeys(methods, 0.0)
+    parts = list(split_rows(len(X), folds, seed))
+    check_trainable(Y, list(map(str, range(Y.shape[1]))), parts)
+    candidates = candidates_of({"": kernel}, (X.shape[1], Y.shape[1]), learning)
+    return score_candidates(X, Y, candidates, parts, progress=progress)
+
+
+@check_shapes("X: [N, D]", "Y: [N, T]")
+def score_candidates(
+    X: AnyNDArray,
+    Y: AnyNDArray,
+    candidates: Mapping[str, Candidate],
+    parts: Sequence[Fold],
+    *,
+    names: Sequence[str] | None = None,
+    encoding: Encoding | None = None,
+    progress: Callable[[str], object] = lambda name: None,
+) -> dict[str, MethodScores]:
+    """
+    Scores of every candidate, by its name, over the rows that are held out.
+
+    :param parts: Training and test rows of every fold; each row is in one test part.
+    :param names: Of the targets.
+    :param encoding: Of the inputs, as the estimator uses it.
+    :param progress: Called with the name of a candidate after each of its fits.
+    """
+    mean = {name: np.empty_like(Y) for name in candidates}
+    nlpd = {name: np.empty(len(Y)) for name in candidates}
+    seconds = dict.fromkeys(candidates, 0.0)
     baseline = np.empty_like(Y)  # the prediction that knows only the mean of the training rows
-    for train, test in split_rows(len(X), folds, seed):
+    names = list(map(str, range(Y.shape[1]))) if names is None else names
+    for train, test in parts:
         baseline[test] = np.nanmean(Y[train], axis=0)
-        for name, make in methods.items():
+        for name, candidate in candidates.items():
             started = time.perf_counter()
-            parts = predict_held_out(X, Y, train, test, make, copy.deepcopy(kernel))
-            mean[name][test], nlpd[name][test] = parts
+            held = HeldOut(X[train], Y[train], X[test], Y[test], names, encoding)
+            mean[name][test], nlpd[name][test] = predict_held_out(held, candidate)
             seconds[name] += time.perf_counter() - started
             progress(name)
-    errors = {name: rmse_of_known(Y, mean[name]) for name in methods}
+    errors = {name: rmse_of_known(Y, mean[name]) for name in candidates}
     return {
         name: MethodScores(
             rmse=errors[name],
@@ -123,24 +228,48 @@ def cross_validate(
             nlpd_rows=nlpd[name],
             seconds=seconds[name],
         )
-        for name in methods
+        for name in candidates
     }
 
 
-def predict_held_out(
-    X: AnyNDArray, Y: AnyNDArray, train: AnyNDArray, test: AnyNDArray, make: Maker, kernel: Kernel
-) -> tuple[AnyNDArray, AnyNDArray]:
+class HeldOut(NamedTuple):
+    """Rows to train on, and rows that are held out."""
+
+    X: AnyNDArray
+    Y: AnyNDArray
+    X_test: AnyNDArray
+    Y_test: AnyNDArray
+    names: Sequence[str]
+    encoding: Encoding | None
+
+
+def predict_held_out(rows: HeldOut, candidate: Candidate) -> tuple[AnyNDArray, AnyNDArray]:
     """Mean [M, T] and joint NLPD [M] of the test rows, from a model of the training rows."""
-    inputs, targets = scalings(X[train], Y[train])
-    model = make((inputs.standardised(X[train]), targets.standardised(Y[train])), kernel)
-    fit_or_restart(model)
+    inputs = keep_indicators(scalings(rows.X, rows.Y)[0], rows.encoding)
+    Z = inputs.standardised(rows.X)
+    targets = learn_warping(Z, rows.Y, candidate.transform, rows.names)
+    model = trained_model(candidate, (Z, targets.standardised(rows.Y)))
     if isinstance(model, CoolMTGP):  # as the estimator does
         model = average_where_possible(model, DEFAULT_ORDERS, seed=0)
-    predicted = model.predict_y(inputs.standardised(X[test]), full_output_cov=True)
-    mean = targets.mean(predicted[0].numpy())
-    cov = targets.covariance(predicted[1].numpy())
-    nlpd = -known_log_densities(Y[test], mean, cov)
-    return mean, np.where(np.isnan(Y[test]).all(axis=1), np.nan, nlpd)
+    predicted = model.predict_y(inputs.standardised(rows.X_test), full_output_cov=True)
+    mean, cov = (part.numpy() for part in predicted)
+    known = ~np.isnan(rows.Y_test)
+    density = known_log_densities(targets.standardised(rows.Y_test), mean, cov)
+    nlpd = -targets.log_density(density, rows.Y_test, known)
+    answer = targets.moments(mean, np.diagonal(cov, axis1=1, axis2=2))[0]
+    return answer, np.where(known.any(axis=1), nlpd, np.nan)
+
+
+def trained_model(candidate: Candidate, data: tuple[AnyNDArray, AnyNDArray]) -> Any:
+    """A model of the training rows. A kernel that is to be chosen is chosen anew."""
+    make, kernel, _, ard = candidate
+    if ard is not None:
+        settings: dict[str, Any] = {"restarts": 0, "seed": 0, "verbose": 0}
+        inducing = getattr(make, "keywords", {}).get("inducing")
+        return train_model(data, kernel, ard, make, inducing=inducing, **settings).model
+    model = make(data, copy.deepcopy(kernel))
+    fit_or_restart(model)
+    return model
 
 
 @check_shapes("Y: [N, T]", "mean: [N, T]", "return: [T]")
@@ -172,45 +301,30 @@ def gain_over(other: MethodScores, cool: MethodScores) -> Gain:
     return Gain(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
 
 
-def check_folds(folds: Any, num_rows: int) -> None:
-    """Raise unless every fold has rows, and leaves at least two to train on."""
-    checks.positive_integer(folds, "folds")
-    if not 2 <= folds <= num_rows or num_rows - -(-num_rows // folds) < 2:
-        raise ValueError(
-            f"folds={folds} is not possible for {num_rows} rows: choose from 2 to {num_rows}, with"
-            " at least two rows left to train on."
-        )
-
-
-def check_trainable(Y: AnyNDArray, names: Sequence[str], folds: int, seed: int) -> None:
-    """Raise if a fold leaves a target without numbers to train on."""
-    known = ~np.isnan(Y)
-    for train, _ in split_rows(len(Y), folds, seed):
-        for t in np.flatnonzero(~known[train].any(axis=0)):
-            raise ValueError(
-                f"Target {names[t]!r} has {known[:, t].sum()} known rows, and none to train on in"
-                f" one of {folds} folds: use more folds, or leave it out."
-            )
-
-
-def split_rows(num_rows: int, folds: int, seed: int) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
-    """Training and test rows of every fold."""
-    order = np.random.default_rng(seed).permutation(num_rows)
-    for test in np.array_split(order, folds):
-        yield np.setdiff1d(order, test), np.sort(test)
-
-
 # What was found -----------------------------------------------------------------------------------
 
 
 def comparison(
-    scores: dict[str, MethodScores], targets: Sequence[str], num_rows: int, folds: int
+    scores: dict[str, MethodScores],
+    targets: Sequence[str],
+    num_rows: int,
+    folds: int,
+    held_out: str = "at random",
 ) -> dict[str, Any]:
-    """What a comparison has found, as JSON."""
+    """
+    What a comparison has found, as JSON.
+
+    :param held_out: How rows are chosen to be held out, in words.
+    """
     gains = {name: gain_over(score, scores[COOL]) for name, score in scores.items() if name != COOL}
     return {
         "rows": num_rows,
         "folds": folds,
+        "held_out": held_out,
+        "best": {
+            "joint_nlpd": min(scores, key=lambda name: scores[name].joint_nlpd),
+            "arrmse": min(scores, key=lambda name: scores[name].arrmse),
+        },
         "scores": {
             name: {
                 "rmse": dict(zip(targets, map(float, score.rmse), strict=True)),
@@ -228,13 +342,17 @@ def comparison(
 
 def comparison_lines(found: dict[str, Any]) -> list[str]:
     """The same as text."""
-    lines = [f"{found['rows']} rows, {found['folds']} folds", "", *score_table(found["scores"]), ""]
+    how = "" if found["held_out"] == "at random" else f", held out {found['held_out']}"
+    head = f"{found['rows']} rows, {found['folds']} folds{how}"
+    lines = [head, "", *score_table(found["scores"]), ""]
     for name, gain in found["gain_in_joint_nlpd"].items():
         lines.append(
             f"Cool-MTGP against {name}: {gain['verdict']}, joint NLPD per row"
             f" {'lower' if gain['mean'] >= 0 else 'higher'} by {abs(gain['mean']):.3f}"
             f" (standard error {gain['standard_error']:.3f})"
         )
+    best = found["best"]
+    lines.append(f"Lowest joint NLPD: {best['joint_nlpd']}. Lowest aRRMSE: {best['arrmse']}.")
     return lines
 
 

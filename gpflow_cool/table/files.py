@@ -8,7 +8,9 @@ is in the file; only the columns that are asked for must hold numbers.
 import csv
 import io
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,11 @@ PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """What an empty cell may hold, in lower case."""
+
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+
+INDEX_OF_CSV, INDEX_OF_PARQUET = ("", "Unnamed: 0"), "__index_level_0__"
+"""What pandas calls an index that has no name; in CSV, if it is the first column."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
@@ -43,6 +50,9 @@ class FileTable(NamedTuple):
 
     lines: Sequence[int] | None
     """Line of each row in a text file."""
+
+    labels: Sequence[Any] | None = None
+    """Cells of a column without a name, as pandas writes its index: labels of the rows."""
 
     @property
     def names(self) -> list[str]:
@@ -67,8 +77,8 @@ class FileTable(NamedTuple):
         if None in values:
             row = values.index(None)
             raise TableError(
-                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is no number. Mend the cell, or"
-                f" leave the column out.{decimal_comma(cells[row])}"
+                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is not a number. Mend the cell,"
+                f" or leave the column out.{decimal_comma(cells[row])}"
             )
         numbers = np.array(values, dtype=np.float64)
         empty = np.flatnonzero(np.isnan(numbers))
@@ -93,6 +103,8 @@ def to_number(cell: Any) -> float | None:
     """A cell as a number, NaN if it is empty, None if it is text."""
     if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
         return float("nan")
+    if type(cell).__name__ in ("NAType", "NaTType"):  # what pandas has in an empty cell
+        return float("nan")
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -102,7 +114,7 @@ def to_number(cell: Any) -> float | None:
 def decimal_comma(cell: Any) -> str:
     """A hint for numbers such as 3,5."""
     is_one = isinstance(cell, str) and to_number(cell.replace(",", ".")) is not None
-    return " Write numbers with a decimal point." if is_one else ""
+    return " Write numbers with a decimal point, or say --decimal ','." if is_one else ""
 
 
 def check_names(names: Sequence[str], table: FileTable) -> None:
@@ -118,27 +130,32 @@ def check_names(names: Sequence[str], table: FileTable) -> None:
 
 def unique(names: Sequence[str], path: Path) -> Sequence[str]:
     """The names, if none occurs twice."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise TableError(f"{path}: the header has {twice[0]!r} more than once. Rename a column.")
     return names
 
 
-def read_csv(path: Path) -> FileTable:
+def read_csv(path: Path, encoding: str | None = None) -> FileTable:
     """Read text with a header; commas, semicolons, tabs or bars between the cells."""
     with path.open("rb") as file:
         start = file.read(4096)
     if b"\0" in start or start[:4] in (b"PAR1", b"PK\x03\x04"):
         raise TableError(f"{path} is not a CSV file: it holds no text. Export the table as CSV.")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=encoding or "utf-8-sig", newline="") as file:
             first = file.readline()
             separator = max(SEPARATORS, key=first.count)
             file.seek(0)
             return parse_rows(csv.reader(file, delimiter=separator, strict=True), path)
-    except (UnicodeDecodeError, csv.Error) as error:
-        what = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise TableError(f"{path} is not a CSV file that can be read: {what}.") from error
+    except UnicodeError as error:
+        name = encoding or "UTF-8"
+        raise TableError(
+            f"{path} is not a CSV file that can be read: not {name} text. Say how it is encoded,"
+            " for example --encoding latin-1."
+        ) from error
+    except (LookupError, csv.Error) as error:
+        raise TableError(f"{path} is not a CSV file that can be read: {error}.") from error
 
 
 def parse_rows(reader: Any, path: Path) -> FileTable:
@@ -201,11 +218,18 @@ READERS = {
 }
 
 
-def read_table(path: str | os.PathLike[str]) -> FileTable:
-    """Read a file by the ending of its name."""
+def read_table(
+    path: str | os.PathLike[str], *, encoding: str | None = None, decimal: str = "."
+) -> FileTable:
+    """
+    Read a file by the ending of its name.
+
+    :param encoding: Of a text file; by default UTF-8.
+    :param decimal: "," if numbers in a text file are written as 3,5.
+    """
     path = Path(path)
     if not path.is_file():
-        what = "is a folder, no file" if path.is_dir() else "is not there"
+        what = "is a folder, not a file" if path.is_dir() else "is not there"
         raise TableError(f"{path} {what}.")
     read = READERS.get(path.suffix.lower())
     if read is None:
@@ -214,11 +238,37 @@ def read_table(path: str | os.PathLike[str]) -> FileTable:
             f" {path.suffix or 'without an ending'}."
         )
     try:
-        table = read(path)
+        table = read_csv(path, encoding) if read is read_csv else read(path)
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if decimal == "," and read is read_csv:
+        points: dict[str, Sequence[Any]] = {
+            name: list(map(with_point, cells)) for name, cells in table.columns.items()
+        }
+        table = table._replace(columns=points)
+    table = without_index(table)
     check_header(table)
     return table
+
+
+def with_point(cell: str) -> str:
+    """
+    A number that has a decimal comma, with a point; any other text as it is.
+
+    >>> with_point("-3,5e2"), with_point("a, b"), with_point("1,234.5")
+    ('-3.5e2', 'a, b', '1,234.5')
+    """
+    return cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell.strip()) else cell
+
+
+def without_index(table: FileTable) -> FileTable:
+    """A table whose index, as pandas writes it, is not a column but the labels of the rows."""
+    names = [name for name in table.names if name == INDEX_OF_PARQUET]
+    names += [name for name in table.names[:1] if name in INDEX_OF_CSV]
+    if not names or len(table.columns) == 1:
+        return table
+    columns = dict(table.columns)
+    return table._replace(labels=columns.pop(names[0]), columns=columns)
 
 
 def check_header(table: FileTable) -> None:
@@ -253,7 +303,7 @@ def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bo
 def check_folder(folder: Path) -> None:
     """Raise unless files can be written to a folder."""
     if not folder.is_dir():
-        raise TableError(f"{folder} is no folder: make it first.")
+        raise TableError(f"{folder} is not a folder: make it first.")
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -272,11 +322,17 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     if path.suffix.lower() in PARQUET:
         write_whole(path, parquet_bytes(import_pyarrow(path), columns))
         return
-    cells = [np.asarray(column).tolist() for column in columns.values()]  # Python's own floats
+    cells = [written_cells(column) for column in columns.values()]
     buffer = io.StringIO(newline="")
     header = [spreadsheet_text(name) for name in columns]
     csv.writer(buffer, lineterminator="\n").writerows([header, *zip(*cells, strict=True)])
     write_whole(path, buffer.getvalue().encode())
+
+
+def written_cells(column: Sequence[Any]) -> list[Any]:
+    """Cells of CSV: numbers as Python's own floats, nothing where one is NaN."""
+    cells = np.asarray(column).tolist()
+    return ["" if isinstance(cell, float) and cell != cell else cell for cell in cells]
 
 
 def spreadsheet_text(name: str) -> str:

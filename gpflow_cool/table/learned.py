@@ -70,6 +70,11 @@ def choice_sentence(table: KernelTable | None) -> str:
     )
 
 
+def relevance_by_name(regressor: Any) -> dict[str, float]:
+    """Relevance of each input of an estimator."""
+    return dict(zip(regressor.encoded_names_, map(float, regressor.relevance_), strict=True))
+
+
 def relevance_sentence(relevance: Mapping[str, float], most: int = 5) -> str:
     """
     One line with the inputs that matter most.

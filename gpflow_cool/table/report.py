@@ -1,19 +1,45 @@
 """
-One HTML page about a fitted estimator. It needs no other file, no script and no network.
+One HTML page about a fitted estimator. It needs no other file and no network.
 
-Figures are part of the page, as vector graphics.
+Tables can be sorted, figures zoomed, and inputs moved: the page predicts by itself (`whatif`).
 """
 
-import base64
 import html
-import re
-from collections.abc import Callable, Iterable, Sequence
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ..plotting import plot_calibration, plot_predicted, plot_task_matrix
+from ..plotting import (
+    MAX_TASKS_WITH_NUMBERS,
+    cluster_order,
+    plot_kernel_table,
+    plot_relevance,
+    plot_task_matrix,
+)
+from ..plotting.kernels import MAX_BARS
+from .page import (
+    column_rows,
+    count,
+    embed,
+    lengthscale,
+    new_figure,
+    number,
+    section,
+    table,
+    whole_page,
+    words,
+)
+from .report_data import (
+    MAX_ROWS_DRAWN,
+    MAX_TARGETS_DRAWN,
+    Findings,
+    calibration_of,
+    is_map,
+    most_surprising,
+    report_data,
+    varying_inputs,
+)
 from .summary import (
     caveat_lines,
     deviations,
@@ -23,52 +49,10 @@ from .summary import (
     lengthscales,
     log_evidence,
     missing_targets,
-    observed_and_predicted,
     strongest_correlation,
     untold_pairs,
     untold_sentence,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-MAX_TARGETS_DRAWN = 12
-"""Predictions of at most this many targets are drawn."""
-
-STYLE = """
-:root { color-scheme: light; --ink: #1f2933; --soft: #64748b; --line: #e2e8f0; --deep: #1d4e89; }
-* { box-sizing: border-box; }
-body { margin: 0; background: #f1f5f9; color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-header { background: var(--deep); color: white; padding: 2rem max(1.5rem, calc(50vw - 34rem)); }
-header h1 { margin: 0 0 .25rem; font-size: 1.7rem; overflow-wrap: anywhere; }
-header p { margin: 0; opacity: .85; }
-main { max-width: 71rem; margin: 0 auto; padding: 1.5rem; }
-section { background: white; border: 1px solid var(--line); border-radius: .6rem;
-  padding: 1.25rem 1.5rem 1.5rem; margin-bottom: 1.25rem; }
-h2 { margin: 0 0 .5rem; font-size: 1.2rem; }
-p { margin: .25rem 0 .9rem; max-width: 48rem; }
-.note { color: var(--soft); font-size: .9rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 60%; }
-th, td { padding: .35rem .9rem; text-align: right; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; font-size: .85rem; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-tr:last-child td { border-bottom: 0; }
-.facts { display: flex; flex-wrap: wrap; gap: .75rem; margin-bottom: 1.25rem; }
-.fact { background: white; border: 1px solid var(--line); border-radius: .6rem; flex: 1 1 auto;
-  padding: .7rem 1.1rem; }
-.fact b { display: block; font-size: 1.2rem; }
-.fact span { color: var(--soft); font-size: .85rem; }
-.figures { display: grid; gap: 1rem; justify-items: center;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); }
-.wide { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { margin: 0; text-align: center; width: 100%; }
-figure img { max-width: 100%; height: auto; }
-footer { color: var(--soft); font-size: .85rem; text-align: center; padding: 0 1rem 2rem; }
-@media print { body { background: white; } section { break-inside: avoid; } }
-"""
 
 
 def report_page(regressor: Any, title: str) -> str:
@@ -78,18 +62,14 @@ def report_page(regressor: Any, title: str) -> str:
     :param regressor: A fitted CoolMTGPRegressor.
     :param title: Name of the model.
     """
-    name = html.escape(title)
-    sections = [part(regressor) for part in SECTIONS]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{name}: Cool-MTGP report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>{name}</h1><p>{subtitle(regressor)}</p></header>\n<main>\n"
-        + "\n".join(sections)
-        + "\n</main>\n<footer>Written by gpflow_cool. Where a row is left out, nothing is trained"
-        " again: kernel and covariances are those of all rows.</footer>\n"
-        "</body>\n</html>\n"
+    found = Findings(regressor)
+    return whole_page(
+        title,
+        subtitle(regressor),
+        [text for text in (part(found) for part in SECTIONS) if text],
+        "Written by gpflow_cool. Where a row is left out, nothing is trained again: kernel and"
+        " covariances are those of all rows.",
+        report_data(found),
     )
 
 
@@ -104,8 +84,9 @@ def subtitle(regressor: Any) -> str:
 # Sections ------------------------------------------------------------------------------------
 
 
-def facts_section(regressor: Any) -> str:
+def facts_section(found: Findings) -> str:
     """The main numbers, at the head of the page."""
+    regressor = found.regressor
     model = regressor.model_
     kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
     missing = sum(missing_targets(regressor).values())
@@ -126,8 +107,9 @@ def facts_section(regressor: Any) -> str:
     return f'<div class="facts">{"".join(cells)}</div>'
 
 
-def scores_section(regressor: Any) -> str:
+def scores_section(found: Findings) -> str:
     """Scores of every target."""
+    regressor = found.regressor
     scores = leave_one_out_scores(regressor)
     rows = [
         [
@@ -150,54 +132,160 @@ def scores_section(regressor: Any) -> str:
     )
 
 
-def correlation_section(regressor: Any) -> str:
+def correlation_section(found: Findings) -> str:
     """Heat maps of both correlations."""
+    regressor = found.regressor
     names = regressor.target_names_
     tasks, noise = regressor.task_correlation_, known_noise_correlation(regressor)
     untold = untold_sentence(untold_pairs(noise, names))
+    many = len(names) > MAX_TASKS_WITH_NUMBERS
+    order = cluster_order(tasks) if many else None
     figures = []
     for kind, R in [("Tasks", tasks), ("Noise", noise)]:
         side = min(9.0, 3.6 + 0.22 * len(names))
         figure = new_figure((side + 0.8, side), layout="compressed")
-        plot_task_matrix(np.asarray(R), names, figure.subplots(), kind, limit=1.0)
+        ax = figure.subplots()
+        plot_task_matrix(np.asarray(R), names, ax, kind, limit=1.0, order=order)
         figures.append(embed(figure, f"Correlations of the {kind.lower()} between targets"))
+    sorted_by = " Targets whose functions vary together stand side by side." if many else ""
     return section(
         "Correlations between the targets",
         "<b>Tasks:</b> how the functions behind the targets vary together over the inputs."
         f" {html.escape(strongest_correlation(tasks, names))} <b>Noise:</b> how the deviations from"
         " these functions vary together within a row."
-        f" {html.escape(strongest_correlation(noise, names))} {html.escape(untold)}",
+        f" {html.escape(strongest_correlation(noise, names))} {html.escape(untold)}{sorted_by}",
         f'<div class="figures wide">{"".join(figures)}</div>',
     )
 
 
-def calibration_section(regressor: Any) -> str:
-    """Calibration, and predictions against observations."""
-    rows, names = observed_and_predicted(regressor), regressor.target_names_
-    figure = new_figure((4.4, 4.2))
-    ax = figure.subplots()
-    few = len(names) <= MAX_TARGETS_DRAWN
-    plot_calibration(rows.Y, rows.mean, rows.std**2, names, ax, legend=few)
-    figures = [embed(figure, "Calibration of the predictive intervals")]
-    for t, name in enumerate(names[:MAX_TARGETS_DRAWN]):
-        figure = new_figure((4.0, 4.2))
-        known = ~np.isnan(rows.Y[:, t])
-        y, mean, std = (part[known, t] for part in (rows.Y, rows.mean, rows.std))
-        plot_predicted(y, mean, std, figure.subplots(), str(name), color=f"C{t % 10}")
-        figures.append(embed(figure, f"Predicted against observed {name}"))
-    more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."
+def what_if_section(found: Findings) -> str:
+    """Sliders, predictions that follow them, slices and an ellipse, drawn by the page's script."""
+    model = found.model
+    if isinstance(model, str):
+        return section("What if?", html.escape(model), "")
     return section(
-        "Calibration",
-        "Where the curves lie near the diagonal, intervals hold as many targets as they should."
-        " Below it they are too narrow, above it too wide. The other figures show each target,"
-        " predicted from the other rows, against what was observed; bars are two standard"
-        f" deviations.{more}",
-        f'<div class="figures">{"".join(figures)}</div>',
+        "What if?",
+        "Move an input: the predicted targets follow, with intervals of two standard deviations of"
+        " a new observation. The ellipses hold one and two standard deviations of two targets"
+        " together. The slices vary one input while the others stay where they are; the sliders"
+        " start at the centre of the data.",
+        '<div id="what-if"></div>' + error_note(model, found.regressor.model_.num_rows),
     )
 
 
-def parameters_section(regressor: Any) -> str:
+def error_note(model: dict[str, Any], num_rows: int) -> str:
+    """How far the numbers of the page are from those of `predict`."""
+    points = "all rows" if model["points"] == num_rows else f"{model['points']} points"
+    form = f"all rows, deviations from {points}" if "X" in model else points
+    return (
+        f'<p class="note">The page computes this itself, from {form}. Compared with'
+        " <code>predict</code>, means and deviations differ by at most"
+        f" {model['error']:.1e} standard deviations, measured at rows of the data and between"
+        " them.</p>"
+    )
+
+
+def maps_section(found: Findings) -> str:
+    """For two inputs, maps of means and deviations."""
+    regressor = found.regressor
+    if len(varying_inputs(regressor)) != 2 or not is_map(regressor):
+        return ""
+    return section(
+        "Maps",
+        "Mean of each target over the two inputs, and the standard deviation of a new observation.",
+        '<div id="maps"></div>',
+    )
+
+
+def calibration_section(found: Findings) -> str:
+    """Calibration, and predictions against observations."""
+    num_rows, few = len(found.rows.Y), len(found.names) <= MAX_TARGETS_DRAWN
+    more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."
+    drawn = "" if num_rows <= MAX_ROWS_DRAWN else f" {MAX_ROWS_DRAWN:,} rows are drawn."
+    return section(
+        "Calibration",
+        "Each row is predicted from all the others. Where the curves lie near the diagonal, regions"
+        " hold as many rows as they should: intervals of one target, or an ellipsoid of all targets"
+        " together. Below the diagonal they are too narrow, above it too wide. The other figure"
+        " shows a target against its prediction; bars are two standard deviations. Turn the wheel"
+        f" to zoom, drag to move, click twice to see all again.{more}{drawn}",
+        '<div class="columns"><div id="calibration"></div><div id="scatter"></div></div>'
+        + coverage_table(found),
+    )
+
+
+def coverage_table(found: Findings) -> str:
+    """Rows inside the regions of some probabilities, for each target and for all together."""
+    levels = [0.5, 0.8, 0.9, 0.95]
+    curves, joint = calibration_of(found.rows, levels)
+    cells = list(zip(found.names, curves.T, strict=False))
+    cells += [] if joint is None else [("all together", np.array(joint))]
+    head = ["inside a region of", *(f"{c:.0%}" for c in levels)]
+    return table(head, [[name, *(f"{c:.1%}" for c in curve)] for name, curve in cells])
+
+
+def surprises_section(found: Findings) -> str:
+    """The rows that the model, given all the others, expects least."""
+    head = ["row", "probability", "target", "observed", "predicted", "2σ"]
+    rows = [
+        [row.label, number(row.probability), row.target]
+        + [number(value) for value in (row.observed, row.predicted, 2 * row.std)]
+        for row in most_surprising(found)
+    ]
+    if not rows:
+        return ""
+    num_rows = len(found.rows.Y)
+    return section(
+        "Which rows surprise the model most",
+        "Each row is predicted from all the others. The probability is that of a row at least as"
+        " far from its prediction, all targets together. The target is the one that deviates most."
+        f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.",
+        table(head, rows),
+    )
+
+
+def kernels_section(found: Findings) -> str:
+    """The kernels that were compared, if there was a choice."""
+    choice = found.regressor.kernel_choice_
+    if choice is None:
+        return ""
+    figure = new_figure((6.4, 0.7 + 0.3 * len(choice.candidates)))
+    plot_kernel_table(choice, figure.subplots())
+    head = ["kernel", "log density", "RMSE", "log evidence", "parameters", "seconds"]
+    rows = [
+        [row.name, *map(number, row[1:4]), str(row.num_parameters), number(row.seconds)]
+        if not row.error
+        else [row.name, f"failed: {row.error}", "", "", "", number(row.seconds)]
+        for row in choice.candidates
+    ]
+    return section(
+        "Kernels",
+        f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. The"
+        f" first that is not clearly worse than the best is used: {choice.chosen}. Density and RMSE"
+        " are of standardised targets.",
+        embed(figure, "Densities of the kernels that were compared") + table(head, rows),
+    )
+
+
+def relevance_section(found: Findings) -> str:
+    """Which inputs matter."""
+    relevance = np.asarray(found.regressor.relevance_)
+    if len(relevance) < 2:
+        return ""
+    figure = new_figure((6.4, 0.8 + 0.26 * min(len(relevance), MAX_BARS)))
+    plot_relevance(relevance, found.regressor.encoded_names_, figure.subplots())
+    return section(
+        "Inputs that matter",
+        "The part of a function's variance that an input moves if it alone is drawn again from the"
+        " data: 0 for an input that does not matter. Inputs that act together count in full for"
+        " each of them.",
+        embed(figure, "Relevance of the inputs"),
+    )
+
+
+def parameters_section(found: Findings) -> str:
     """Signal, noise and kernel."""
+    regressor = found.regressor
     parts = deviations(regressor)
     rows = [
         [name, number(signal), number(noise)]
@@ -216,8 +304,9 @@ def parameters_section(regressor: Any) -> str:
     )
 
 
-def data_section(regressor: Any) -> str:
+def data_section(found: Findings) -> str:
     """Summary of the columns."""
+    regressor = found.regressor
     X, Y = regressor.training_data()
     names = regressor.encoded_names_
     scales = lengthscales(regressor)
@@ -238,81 +327,16 @@ def data_section(regressor: Any) -> str:
     )
 
 
-SECTIONS: list[Callable[[Any], str]] = [
+SECTIONS: list[Callable[[Findings], str]] = [
     facts_section,
     scores_section,
+    what_if_section,
+    maps_section,
     correlation_section,
     calibration_section,
+    surprises_section,
+    relevance_section,
+    kernels_section,
     parameters_section,
     data_section,
 ]
-
-
-# Parts ---------------------------------------------------------------------------------------
-
-
-def section(heading: str, text: str, content: str) -> str:
-    """A box with a heading; `text` and `content` are HTML."""
-    return f"<section><h2>{heading}</h2>{f'<p>{text}</p>' if text else ''}{content}</section>"
-
-
-def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are text."""
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    inside = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table>{inside}</table></div>'
-
-
-def column_rows(names: Sequence[str], values: Any) -> list[list[str]]:
-    """One row per column of numbers: smallest, mean, largest and standard deviation; no NaN."""
-    statistics = [f(values, axis=0) for f in (np.nanmin, np.nanmean, np.nanmax, np.nanstd)]
-    return [[name, *map(number, cells)] for name, *cells in zip(names, *statistics, strict=True)]
-
-
-def lengthscale(value: float) -> str:
-    return "constant, not used" if np.isinf(value) else number(value)
-
-
-def number(value: float) -> str:
-    """
-    A number with four digits.
-
-    >>> number(0.123456), number(-12345.6), number(float("nan"))
-    ('0.1235', '−1.235e+04', '–')
-    """
-    return "–" if np.isnan(value) else f"{value:.4g}".replace("-", "−", 1)
-
-
-def words(name: str) -> str:
-    """
-    >>> words("SquaredExponential"), words("Matern52")
-    ('squared exponential', 'matern52')
-    """
-    return re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower()
-
-
-def count(number: int, what: str) -> str:
-    """
-    >>> count(1, "input"), count(3, "input")
-    ('1 input', '3 inputs')
-    """
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def new_figure(size: tuple[float, float], layout: Any = "constrained") -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout=layout)
-
-
-def embed(figure: "Figure", text: str) -> str:
-    """A figure as part of the page, with a text for those who cannot see it."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    data = base64.b64encode(buffer.getvalue()).decode()
-    alt = html.escape(text, quote=True)
-    return f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{data}"></figure>'

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gpflow.base import AnyNDArray
@@ -13,6 +13,7 @@ from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 from .columns import in_blocks
 from .learned import choice_sentence, relevance_sentence
+from .residuals import ObservedAndPredicted, heavy_lines, heavy_tails, listed, standardised_rows
 
 NUM_SIGMA = 2.0
 """Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
@@ -26,19 +27,6 @@ CAVEAT = (
     " So these scores are better than those of new rows will be, much better where rows are few or"
     " inputs many."
 )
-
-MAX_NAMES = 10
-"""At most this many columns are named in a line."""
-
-
-class ObservedAndPredicted(NamedTuple):
-    """Training targets, and every row predicted from all the others, as arrays [N, T]."""
-
-    Y: AnyNDArray
-    mean: AnyNDArray
-    std: AnyNDArray
-    log_density: AnyNDArray
-    """[N], joint over tasks."""
 
 
 def observed_and_predicted(regressor: Any) -> ObservedAndPredicted:
@@ -61,6 +49,9 @@ def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
         for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
     ]
     density = rows.log_density[known.any(axis=1)]
+    if not regressor._targets.is_linear:
+        own = density_scores(regressor)
+        targets = [{**row, **scores} for row, scores in zip(targets, own, strict=True)]
     return {
         "targets": targets,
         "joint_nlpd": -float(np.mean(density)),
@@ -148,6 +139,18 @@ def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str,
     }
 
 
+def density_scores(regressor: Any) -> list[dict[str, float]]:
+    """Coverage and NLPD of each target where targets are transformed, and so not normal."""
+    rows, Y = standardised_rows(regressor), regressor.training_data()[1]
+    scores = []
+    for t, transform in enumerate(regressor._targets.transforms):
+        known = ~np.isnan(Y[:, t])
+        own = target_scores(*(part[known, t] for part in (rows.Y, rows.mean, rows.std)))
+        slope = np.mean(transform.log_slope(Y[known, t])) - np.log(regressor._targets.scale[t])
+        scores.append({"coverage": own["coverage"], "nlpd": float(own["nlpd"] - slope)})
+    return scores
+
+
 def score_lines(scores: Mapping[str, Any]) -> list[str]:
     """The scores as lines of text."""
     width = max(6, *(len(row["target"]) for row in scores["targets"]))
@@ -178,8 +181,12 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "log_evidence": log_evidence(model),
         "kernel": choice_sentence(regressor.kernel_choice_),
-        "relevance": dict(zip(regressor.feature_names_in_, regressor.relevance_, strict=True)),
+        "relevance": dict(
+            zip(regressor.encoded_names_, map(float, regressor.relevance_), strict=True)
+        ),
         "leave_one_out": leave_one_out_scores(regressor),
+        "heavy_tails": heavy_tails(regressor),
+        "transformed": not regressor._targets.is_linear,
         "task_correlation": np.asarray(regressor.task_correlation_).tolist(),
         "noise_correlation": [[None if np.isnan(r) else r for r in row] for row in noise.tolist()],
         "never_measured_together": untold_pairs(noise, regressor.target_names_),
@@ -197,12 +204,6 @@ def missing_targets(regressor: Any) -> dict[str, int]:
     """How many rows each target is missing at."""
     counts = np.isnan(regressor.model_.data[1].numpy()).sum(axis=0)
     return dict(zip(regressor.target_names_, counts.tolist(), strict=True))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names of columns in a line; if they are many, the first ones and how many there are."""
-    shown = ", ".join(names[:MAX_NAMES])
-    return shown if len(names) <= MAX_NAMES else f"{shown}, ... ({len(names)})"
 
 
 def how_training_ended(converged: bool, message: str) -> str:
@@ -241,6 +242,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         "For scores of rows that training has not seen: gpflow-cool evaluate.",
         "",
         *([untold, ""] if untold else []),
+        *heavy_lines(result["heavy_tails"], result["transformed"]),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]
 

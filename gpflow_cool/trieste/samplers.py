@@ -81,6 +81,7 @@ class Trajectories(TrajectoryFunctionClass):
         self._batch_size = 0
         self._values: Callable[[TensorType], tf.Tensor] | None = None
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, x: TensorType) -> tf.Tensor:
         """
         Values of the functions, which the first call draws.

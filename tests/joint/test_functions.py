@@ -190,6 +190,12 @@ def test_without_a_seed_tensorflow_decides(rng):
     assert np.abs(first - second).max() > 0.01
 
 
+def test_drawn_inside_of_a_graph(rng):
+    posterior, X, _ = small_posterior(rng)
+    draw = tf.function(lambda X: posterior.sample_functions(2, seed=1)(X))
+    assert_close(draw(tf.constant(X)), posterior.sample_functions(2, seed=1)(X), 1e-10)
+
+
 def test_compiled_once(rng):
     posterior, X, _ = small_posterior(rng)
     functions = posterior.sample_functions(2, seed=1)

@@ -283,3 +283,27 @@ def test_bad_rows_are_refused(rng, X1, Y1, message):
     posterior = exact_model(X, Y, np.eye(2), np.eye(2)).posterior()
     with pytest.raises(ValueError, match=message):
         posterior.condition_on(X1, Y1)
+
+
+@pytest.mark.slow
+def test_rows_on_a_grid(rng):
+    """The posterior of a grid is given rows off the grid, and functions are drawn from it."""
+    axes = np.linspace(0.0, 2.0, 4), np.linspace(0.0, 1.0, 3)
+    X = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    Y = rng.normal(size=(12, 2))
+    (X1, Y1), (Xnew, _) = random_rows(rng, 3, 2), random_rows(rng, 3, 2)
+    kernel = gpflow.kernels.SquaredExponential(1.3, lengthscales=1.5)
+    model = CoolMTGP((X, Y), kernel, b=[0.9, 1.4], sigma2=[0.2, 0.3], engine="grid")
+    C, Sigma = model.task_covariance(), model.noise_covariance()
+    for targets in (Y1, with_holes(rng, Y1)):
+        given = model.posterior().condition_on(X1, targets)
+        rows = np.vstack([X, X1]), np.vstack([Y, targets])
+        rebuilt = KroneckerMTGP.ground_truth(rows, kernel, C, Sigma).posterior()
+        for flags in LAYOUTS:
+            for actual, expected in zip(
+                given.predict_y(Xnew, *flags), rebuilt.predict_y(Xnew, *flags), strict=True
+            ):
+                assert_close(actual, expected, 1e-8)
+        draws = np.reshape(given.sample_functions(4000, seed=1).values(tf.constant(Xnew)), (-1, 6))
+        mean, cov = rebuilt.predict_f(Xnew, True, True)
+        assert_moments(draws, np.ravel(mean), np.reshape(cov, (6, 6)))

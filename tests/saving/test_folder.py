@@ -32,12 +32,12 @@ def test_only_a_saved_model_is_replaced_and_only_by_force(model, data, tmp_path)
     assert isinstance(load(folder).kernel, K.Matern12)
     (folder / "notes.txt").write_text("mine")
     for place in (folder, tmp_path):
-        with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+        with pytest.raises(ValueError, match="is not a saved model, so that it is not replaced"):
             model.save(place, force=True)
     assert (folder / "notes.txt").read_text() == "mine"
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+    with pytest.raises(ValueError, match="is not a saved model, so that it is not replaced"):
         model.save(file, force=True)
     assert sorted(os.listdir(tmp_path)) == ["file", "model"]
 
@@ -137,7 +137,7 @@ def test_what_is_no_saved_model(model, tmp_path):
     (tmp_path / DOCUMENT).write_text('{"weights": []}')
     with pytest.raises(ValueError, match="holds no saved model: its model.json is not of this"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="model.json is a file, no folder"):
+    with pytest.raises(ValueError, match="model.json is a file, not a folder"):
         load(tmp_path / DOCUMENT)
 
 
@@ -264,6 +264,6 @@ def test_a_folder_of_an_earlier_version_has_no_checksum(model, tmp_path):
 
 def test_a_foreign_folder_with_a_model_json_is_not_replaced(model, tmp_path):
     (tmp_path / DOCUMENT).write_text('{"architecture": "a network of somebody else"}')
-    with pytest.raises(ValueError, match="is no saved model, so that it is not replaced"):
+    with pytest.raises(ValueError, match="is not a saved model, so that it is not replaced"):
         model.save(tmp_path, force=True)
     assert "somebody else" in (tmp_path / DOCUMENT).read_text()

@@ -90,7 +90,7 @@ def test_comparison_as_json_and_as_text(scores):
     assert found["scores"][COOL]["rmse"]["b"] == scores[COOL].rmse[1]
     lines = evaluation.comparison_lines(found)
     assert lines[0] == "18 rows, 2 folds"
-    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 9
+    assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 10
     assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
     assert lines[7] == (
         f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
@@ -157,13 +157,14 @@ def data_with_gaps():
 
 
 @pytest.mark.slow
-def test_evaluation_scores_what_is_known(monkeypatch):
+def test_evaluation_scores_what_is_known():
     X, Y = data_with_gaps()
     missing = np.isnan(Y)
-    monkeypatch.setattr(evaluation, "compared_methods", lambda *_: {COOL: IndependentGPs})
-    score = cross_validate(X, Y, make_kernel("se", False, 1), folds=2)[COOL]
+    candidate = evaluation.Candidate(IndependentGPs, make_kernel("se", False, 1))
+    parts = list(evaluation.split_rows(24, 2, 0))
+    score = evaluation.score_candidates(X, Y, {"GPs": candidate}, parts)["GPs"]
     mean, density = np.empty_like(Y), np.empty(24)
-    for train, test in evaluation.split_rows(24, 2, 0):
+    for train, test in parts:
         for t in range(2):
             o = train[~missing[train, t]]
             mx, sx = X[train].mean(), X[train].std()
@@ -186,4 +187,4 @@ def test_evaluation_scores_what_is_known(monkeypatch):
 def test_a_fold_without_numbers_is_refused():
     Y = np.where(np.arange(24)[:, None] == [3, 3], 1.0, np.nan)
     with pytest.raises(ValueError, match="Target 'a' has 1 known rows, and none to train on"):
-        check_trainable(Y, ["a", "b"], 2, 0)
+        check_trainable(Y, ["a", "b"], list(evaluation.split_rows(24, 2, 0)))

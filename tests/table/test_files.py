@@ -49,7 +49,7 @@ def test_parquet(tmp_path):
     assert_array_equal(table.numbers(NAMES), VALUES)
     assert_array_equal(table.numbers(["n"]), [[1], [2]])
     refused(
-        tmp_path / "data.parquet", "data.parquet, row 1, column 'word': 'x' is no number", "word"
+        tmp_path / "data.parquet", "data.parquet, row 1, column 'word': 'x' is not a number", "word"
     )
 
 
@@ -72,7 +72,7 @@ def test_a_nominal_column_of_arff_is_refused_only_where_it_is_asked_for(tmp_path
     assert_array_equal(table.numbers(["a"]), [[1.0], [3.0]])
     assert_array_equal(table.numbers(["b"], allow_missing=True), [[2.0], [np.nan]])
     assert list(table.columns["c"]) == ["dark, red", "blue"]
-    refused(tmp_path / "data.arff", "column 'c': 'dark, red' is no number", "c")
+    refused(tmp_path / "data.arff", "column 'c': 'dark, red' is not a number", "c")
 
 
 def test_a_header_is_no_formula_in_a_spreadsheet(tmp_path):
@@ -92,12 +92,12 @@ MISTAKES = {
     "wrong column": ("a,b\n1,2\n", "data.csv has no column 'c'. It has: a, b.", "c"),
     "text": (
         "a,b\n1,2\n3,high\n",
-        r"data.csv, row 2 \(line 3\), column 'b': 'high' is no number. Mend the cell",
+        r"data.csv, row 2 \(line 3\), column 'b': 'high' is not a number. Mend the cell",
         "b",
     ),
     "decimal comma": (
         "a;b\n1;2,5\n",
-        "'2,5' is no number.*Write numbers with a decimal point",
+        "'2,5' is not a number.*Write numbers with a decimal point",
         "b",
     ),
     "empty": (
@@ -127,7 +127,7 @@ def test_mistakes_are_told_with_their_place(tmp_path, name):
 
 def test_what_is_no_table(tmp_path):
     refused(tmp_path / "none.csv", "none.csv is not there")
-    refused(tmp_path, "is a folder, no file")
+    refused(tmp_path, "is a folder, not a file")
     refused(write(tmp_path / "data.xlsx", "x"), "files ending in .csv, .* can be read, not .xlsx")
     (tmp_path / "zip.csv").write_bytes(b"PK\x03\x04rest")
     refused(tmp_path / "zip.csv", "zip.csv is not a CSV file: it holds no text")
@@ -168,7 +168,7 @@ def test_where_may_be_written(tmp_path):
     for path, message in [
         (file, "exists already: choose another name, or --force"),
         (tmp_path / "folder.csv", "exists already: it is a folder"),
-        (tmp_path / "a" / "b.csv", "is no folder: make it first"),
+        (tmp_path / "a" / "b.csv", "is not a folder: make it first"),
         (tmp_path / "a.txt", "choose a name that ends in .csv or .parquet"),
     ]:
         with pytest.raises(TableError, match=message):

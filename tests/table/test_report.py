@@ -1,16 +1,25 @@
 """The report page: well formed, self-contained, and its numbers those of the estimator."""
 
 import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import gpflow
+import numpy as np
+import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import chi2, kstest, norm
 from tables import NASTY, make_data
 
+from gpflow_cool.selection.choice import Candidate, KernelTable
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.page import FOLDER, SCRIPTS
 from gpflow_cool.table.report import number, report_page
+from gpflow_cool.table.report_data import surprise
 from gpflow_cool.table.summary import leave_one_out_scores
 
 VOID = {"meta", "link", "img", "br"}
@@ -50,19 +59,106 @@ class Page(HTMLParser):
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_and_nothing_runs(small_regressor):
+def test_nothing_is_fetched_and_only_the_pages_own_script_runs(small_regressor):
     text = report_page(small_regressor, NASTY)
     page = Page(text)
-    assert not {"script", "iframe", "object", "embed", "form"} & {tag for tag, _ in page.tags}
+    assert not {"iframe", "object", "embed", "form"} & {tag for tag, _ in page.tags}
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [
+        {"type": "application/json", "id": "data"},
+        {},
+    ]
+    script = "\n".join((FOLDER / name).read_text() for name in SCRIPTS)
+    assert text.count(f"<script>{script}</script>") == 1
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert policy.endswith(f"script-src 'sha256-{digest}'")
     for _, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
             assert attributes.get(name, "data:").startswith("data:")
-    assert not re.search(r"https?:|url\(|@import", text)
+    addresses = {address for address in re.findall(r"https?:[^\"' ]*", text)}
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name of the language, not fetched
+    assert "@import" not in text and "innerHTML" not in text
     for figure in page.figures():
         assert not [e for e in figure.iter() if e.tag.endswith("script")]
     assert ("html", {"lang": "en"}) in page.tags
     assert all(attributes["alt"] for tag, attributes in page.tags if tag == "img")
+
+
+def data_of(text):
+    """What the page's script works with."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S).group(1))
+
+
+def test_what_the_script_gets_is_the_estimators(small_regressor):
+    data = data_of(report_page(small_regressor, "model"))
+    X, Y = make_data(2)
+    rows = small_regressor.leave_one_out_
+    assert data["targets"] == [NASTY, "b"]
+    assert [part["name"] for part in data["inputs"]] == ["depth", "lamp"]
+    assert_allclose(data["inputs"][0]["mean"], X[:, 0].mean())
+    for t, part in enumerate(data["scatter"]):
+        assert_allclose(part["y"], Y[:, t], rtol=1e-5)
+        assert_allclose(part["mean"], np.asarray(rows.mean)[:, t], rtol=1e-5)
+        assert_allclose(part["std"], np.asarray(rows.std)[:, t], rtol=1e-5)
+        assert part["row"] == [str(n) for n in range(15)]
+    calibration = data["calibration"]
+    inside = np.abs(Y - rows.mean) <= norm.ppf(0.75) * rows.std
+    assert_allclose([curve[20] for curve in calibration["curves"]], inside.mean(axis=0))
+    assert data["maps"] is None  # one of the two inputs is constant
+
+
+def test_surprise_is_uniform_if_the_model_is_right(rng):
+    A = rng.normal(size=[4000, 3, 3])
+    S = A @ A.transpose(0, 2, 1) + 0.1 * np.eye(3)
+    Y = np.einsum("nij,nj->ni", np.linalg.cholesky(S), rng.normal(size=[4000, 3]))
+    mean = rng.normal(size=[4000, 3])
+    Y = np.where(rng.uniform(size=Y.shape) < 0.3, np.nan, Y + mean)
+    p = surprise(Y, mean, S)
+    known = ~np.isnan(Y).all(axis=1)
+    assert kstest(p[known], "uniform").pvalue > 0.01
+    assert (p[~known] == 1).all() and not known.all()
+
+
+def test_surprise_is_chi_square(rng):
+    r, S = np.array([[1.0, -2.0]]), np.array([[[2.0, 0.5], [0.5, 1.0]]])
+    distance = float(r[0] @ np.linalg.inv(S[0]) @ r[0])
+    assert_allclose(surprise(r, np.zeros([1, 2]), S), chi2.sf(distance, 2))
+    gap = np.array([[np.nan, -2.0]])
+    assert_allclose(surprise(gap, np.zeros([1, 2]), S), chi2.sf(4.0, 1))
+
+
+@pytest.mark.slow
+def test_an_outlier_is_the_most_surprising_row():
+    X, Y = make_data(2)
+    Y[6, 1] += 60.0
+    index = [f"sample {n}" for n in range(15)]
+    frame = pd.DataFrame(Y, columns=["a", "b"], index=index)
+    inputs = pd.DataFrame(X, columns=["depth", "lamp"], index=index)
+    page = Page(report_page(CoolMTGPRegressor("se", ard=False).fit(inputs, frame), "m"))
+    start = next(n for n, row in enumerate(page.rows) if row[:2] == ["row", "probability"])
+    assert page.rows[start + 1][0] == "sample 6" and page.rows[start + 1][2] == "b"
+    assert page.rows[start + 1][3] == number(Y[6, 1])
+
+
+@pytest.mark.slow
+def test_maps_of_two_inputs_and_tables_of_choices():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=[20, 2])
+    regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
+    rows = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125), Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
+    regressor.kernel_choice_ = KernelTable(rows, "se", 20)
+    text = report_page(regressor, "m")
+    data = data_of(text)["maps"]
+    x, y = np.meshgrid(data["x"], data["y"])
+    mean, std = regressor.predict(np.stack([x.ravel(), y.ravel()], axis=1), return_std=True)
+    assert_allclose(np.array(data["mean"]).T, mean, rtol=1e-4, atol=1e-5)
+    assert_allclose(np.array(data["std"]).T, std, rtol=1e-4)
+    rows = Page(text).rows
+    assert ["se", "-1.5", "0.25", "7.5", "3", "0.125"] in rows
+    assert ["rq", "failed: <bad>", "", "", "", "1"] in rows
+    assert len(Page(text).figures()) == 4  # two correlations, kernels, relevance
 
 
 def test_its_numbers_are_the_estimators(small_regressor):
@@ -81,12 +177,12 @@ def test_its_numbers_are_the_estimators(small_regressor):
     length = small_regressor.model_.kernel.lengthscales.numpy()[0] * X[:, 0].std()
     assert found["depth"][4] == number(length)
     assert found["lamp"][4] == "constant, not used"
-    assert [number(Y[:, 1].mean())] == [row[2] for row in rows if row[0] == "b"][2:]
+    assert [number(Y[:, 1].mean())] == [row[2] for row in rows if row[0] == "b"][3:]
 
 
 def test_figures_are_there(small_regressor):
     figures = Page(report_page(small_regressor, "model")).figures()
-    assert len(figures) == 2 + 1 + 2  # two correlations, calibration, one per target
+    assert len(figures) == 3  # two correlations, relevance; the script draws the others
     assert all(len(list(figure.iter())) > 50 for figure in figures)
 
 
@@ -97,7 +193,7 @@ def test_one_target_and_many(num_tasks):
     y = Y[:, 0] if num_tasks == 1 else Y
     kernel = gpflow.kernels.Linear() + gpflow.kernels.Matern12(active_dims=[0])
     page = Page(report_page(CoolMTGPRegressor(kernel, ard=False).fit(X, y), "m"))
-    assert len(page.figures()) == 3 + min(num_tasks, 12)
+    assert len(page.figures()) == 3
     heads = [row for row in page.rows if row[0] == "input"]
     assert heads == [["input", "min", "mean", "max", "σ"]]  # no lengthscales
 

@@ -1,0 +1,82 @@
+"""Training rows predicted from all the others: are the residuals what the model takes them for?"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpflow.base import AnyNDArray
+
+HEAVY, FEWEST_RESIDUALS = 3.0, 20
+"""Excess kurtosis of heavy tails, and the fewest residuals from which it is told."""
+
+MAX_NAMES = 10
+"""At most this many columns are named in a line."""
+
+
+class ObservedAndPredicted(NamedTuple):
+    """Training targets, and every row predicted from all the others, as arrays [N, T]."""
+
+    Y: AnyNDArray
+    mean: AnyNDArray
+    std: AnyNDArray
+    log_density: AnyNDArray
+    """[N], joint over tasks."""
+
+
+def standardised_rows(regressor: Any) -> ObservedAndPredicted:
+    """The same of the transformed and standardised targets, which the model takes for normal."""
+    rows = regressor.model_.leave_one_out()
+    Z = regressor._targets.standardised(regressor.training_data()[1])
+    std = np.sqrt(np.diagonal(rows.cov.numpy(), axis1=1, axis2=2))
+    return ObservedAndPredicted(Z, rows.mean.numpy(), std, rows.log_density.numpy())
+
+
+def heavy_tails(regressor: Any) -> dict[str, float]:
+    r"""
+    Targets whose residuals, every row predicted from the others, have heavy tails.
+
+    .. math:: \kappa_t = N \sum_n r_{nt}^4 \Big/ \Big( \sum_n r_{nt}^2 \Big)^2 - 3 > 3
+
+    :math:`r_{nt}` is a residual divided by its standard deviation. A normal target has
+    :math:`\kappa` = 0, up to chance, and Student's t with six degrees of freedom 3.
+
+    :return: The excess kurtosis of each of these targets.
+    """
+    rows = standardised_rows(regressor)
+    R = np.full_like(rows.Y, np.nan)  # [N, T]; a target that never varies has no residuals
+    np.divide(rows.Y - rows.mean, rows.std, out=R, where=rows.std > 0.0)
+    count = np.sum(~np.isnan(R), axis=0)
+    squares, fourths = np.nansum(R**2, axis=0), np.nansum(R**4, axis=0)
+    kurtosis = count * fourths / np.maximum(squares**2, np.finfo(float).tiny) - 3.0
+    heavy = (count >= FEWEST_RESIDUALS) & (kurtosis > HEAVY)
+    names = regressor.target_names_
+    return {names[t]: float(kurtosis[t]) for t in np.flatnonzero(heavy)}
+
+
+def heavy_lines(heavy: Mapping[str, float], transformed: bool) -> list[str]:
+    """
+    What to do about residuals with heavy tails.
+
+    >>> heavy_lines({}, False)
+    []
+    """
+    if not heavy:
+        return []
+    shown = listed([f"{name} ({kurtosis:.1f})" for name, kurtosis in heavy.items()])
+    remedy = (
+        "See which rows they are, and whether these are right."
+        if transformed
+        else "If the targets are skewed, --transform yeo-johnson helps, or log if they are positive"
+        " (target_transform of the estimator): gpflow-cool evaluate --transform yeo-johnson tells"
+        " whether it does. Else see which rows they are, and whether these are right."
+    )
+    return [
+        f"Residuals have heavy tails, so that intervals and densities mislead: {shown}, excess"
+        f" kurtosis, which is 0 if they are normal. {remedy}"
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of columns in a line; if they are many, the first ones and how many there are."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown}, ... ({len(names)})"
