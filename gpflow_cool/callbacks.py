@@ -27,6 +27,21 @@ NO_KERAS_MODEL = (
 )
 
 
+REFUSED = {
+    "ModelCheckpoint": NO_KERAS_MODEL,
+    "BackupAndRestore": (
+        "Keras's BackupAndRestore writes Keras models, which this is not: use"
+        " gpflow_cool.callbacks.Checkpoint(path), and load_checkpoint(model, path) before fit."
+    ),
+    "TensorBoard": (
+        "Keras's TensorBoard reads the layers of Keras models, which this has not: use"
+        " fit(tensorboard=folder), or gpflow_cool.monitoring.TensorBoardCallback(folder)."
+    ),
+    "SwapEMAWeights": "Keras's SwapEMAWeights swaps weights of Keras models, which this is not.",
+}
+"""Callbacks of Keras that need a Keras model, and what to use instead."""
+
+
 class KerasView:
     """
     What Keras callbacks ask of a model, answered by a GPflow model.
@@ -82,8 +97,8 @@ def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
     """Return a new list of the callbacks if each of them is a callback."""
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     for number, callback in enumerate(callbacks):
-        if type(callback).__name__ == "ModelCheckpoint":
-            raise ValueError(f"callbacks[{number}]: {NO_KERAS_MODEL}")
+        if is_refused(callback):
+            raise ValueError(f"callbacks[{number}]: {REFUSED[type(callback).__name__]}")
         if isinstance(callback, type) or not all(hasattr(callback, hook) for hook in HOOKS):
             raise ValueError(
                 f"callbacks[{number}] is {callback!r}, which is no Keras callback object: pass an"
@@ -91,6 +106,12 @@ def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
                 " keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))."
             )
     return callbacks
+
+
+def is_refused(callback: Any) -> bool:
+    """Whether a callback is one of Keras's own that need a Keras model."""
+    kind = type(callback)
+    return kind.__name__ in REFUSED and "keras" in kind.__module__
 
 
 class CallbackList:
@@ -234,6 +255,11 @@ def checkpointed(model: GPModel) -> dict[str, Any]:
 
 def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
     """Set the parameters of a model to those of a :class:`Checkpoint`."""
+    if not Path(path).is_file():
+        raise ValueError(
+            f"{path} is no file: a Checkpoint writes one at the first step that lowers the loss."
+            " Give the path that it was given."
+        )
     parameters = checkpointed(model)
     with np.load(path, allow_pickle=False) as values:
         if set(values) != set(parameters):

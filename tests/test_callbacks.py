@@ -188,6 +188,26 @@ def test_model_checkpoint_is_refused_at_once(rng, library, weights_only, tmp_pat
             save("model.keras", overwrite=True)
 
 
+@LIBRARIES
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        ("TensorBoard", r"gpflow_cool\.monitoring\.TensorBoardCallback"),
+        ("BackupAndRestore", r"gpflow_cool\.callbacks\.Checkpoint"),
+    ],
+)
+def test_callbacks_that_need_a_keras_model_are_refused(rng, library, name, advice, tmp_path):
+    callback = getattr(library.callbacks, name)(str(tmp_path / "files"))
+    with pytest.raises(ValueError, match=rf"callbacks\[0\]: Keras's {name} .*{advice}"):
+        make(rng).fit(callbacks=[callback], verbose=0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_checkpoint_is_explained(rng, tmp_path):
+    with pytest.raises(ValueError, match=r"none\.npz is no file: a Checkpoint writes one"):
+        load_checkpoint(make(rng), tmp_path / "none.npz")
+
+
 # What callbacks see -------------------------------------------------------------------------------
 
 

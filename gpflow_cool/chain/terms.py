@@ -138,7 +138,7 @@ def shared_terms(
         matrix. The result then holds the tasks of one order after the other, [P, orders T].
     """
     spectrum, (b, s) = problems.spectrum, points.T
-    pairs = np.array([shared_factors(problems, b, s, orders) for b, s in points.tolist()])
+    pairs = np.array([shared_factors(problems, *point, orders=orders) for point in points])
     diagonal, squares = np.moveaxis(pairs, 2, 0)  # [P, orders, T]
     log_det = np.log(np.outer(b, problems.lam) + s[:, None]) @ problems.counts
     rest = log_det + spectrum.num_rows * LOG_2PI + spectrum.slack * b / s
@@ -153,7 +153,7 @@ def shared_terms(
 
 
 def shared_factors(
-    problems: TaskProblems, b: float, s: float, orders: list[AnyNDArray] | None
+    problems: TaskProblems, b: float, s: float, *, orders: list[AnyNDArray] | None
 ) -> list[tuple[AnyNDArray, AnyNDArray]]:
     """
     For each order: the diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and

@@ -138,8 +138,8 @@ def scale_of_rows(start: AnyNDArray) -> tfp.bijectors.Scale:
 def deviations(S: AnyNDArray) -> AnyNDArray:
     """Standard deviations of a covariance, [T]; a small number for a task without variance."""
     deviation = np.sqrt(np.maximum(np.diag(S), 0.0))  # rounding may be below zero
-    largest = max(np.max(deviation), np.finfo(S.dtype).tiny)
-    return np.maximum(deviation, SMALLEST_DEVIATION * largest)
+    smallest = 2.0 * np.sqrt(np.finfo(S.dtype).tiny)  # its square is still a number
+    return np.maximum(deviation, max(SMALLEST_DEVIATION * np.max(deviation), smallest))
 
 
 def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:

@@ -93,7 +93,12 @@ class TrainableModel(JointModel):
 
     def expectation_maximisation(self) -> ExpectationMaximisation:
         """Expectation maximisation, for `fit("em")`."""
-        raise ValueError(f'{type(self).__name__} has no optimizer="em": use "profile".')
+        advice = (
+            'train it with "profile", then refine the exact model: model.to_exact().fit("em").'
+            if hasattr(self, "to_exact")
+            else 'use "profile".'
+        )
+        raise ValueError(f'{type(self).__name__} has no optimizer="em": {advice}')
 
     def centred_targets(self) -> tf.Tensor:
         """[N, T], the targets minus the mean function; NaN where a target is missing."""

@@ -327,4 +327,5 @@ def minimise_keras(optimizer: KerasSteps, run: Run, steps: int, evaluate: Evalua
         run.record_step(evaluation)
         evaluation = evaluate()  # free, unless a callback has changed the parameters
     flat = run.last_logs["gradient_norm"] <= 1e-3 * max(1.0, abs(run.last_logs["loss"]))
-    return Outcome(flat, f"took all {steps} steps")
+    slope = "is small" if flat else "is not small yet"
+    return Outcome(flat, f"the gradient {slope} after all {steps} steps")

@@ -74,6 +74,12 @@ def test_cholesky_factor_where_it_is_unique(rng):
     assert_allclose(semidefinite_cholesky(S), np.linalg.cholesky(S), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+def test_cholesky_factor_of_nothing():
+    factor = semidefinite_cholesky(np.zeros((2, 2)))
+    assert np.all(np.isfinite(factor)) and np.max(factor) < 1e-150
+
+
 def test_smallest_eigenvalue_is_relative_to_the_metric(rng):
     S, metric = random_covariance(rng, 4), rng.uniform(0.1, 10.0, size=4)
     smallest = smallest_eigenvalue(S, metric)

@@ -192,35 +192,16 @@ def is_standardised(case: Case) -> bool:
 
 NOT_YET: tuple[Region, ...] = (
     Region(
-        "inputs far from zero: squared distances cancel, K is indefinite or exp overflows",
-        lambda case: case.input_offset >= 1e6 and not is_standardised(case),
-    ),
-    Region(
-        "targets far from zero, in the chain: I + G is singular to rounding, C and Sigma are NaN",
+        "targets far from zero: profiled training ends early, or the loss is not finite",
         lambda case: case.target_offset >= 1e6 and not is_standardised(case),
     ),
     Region(
-        "the exact model, unless targets are of order one: a factor with a zero cannot be loaded",
-        lambda case: (
-            case.model in ("kronecker", "kronecker_em", "std_mt", "sigma_mt")
-            and (
-                case.target_offset >= 1e4
-                or case.target_scale != 1.0
-                or case.targets in ("constant_column", "constant", "zero_column")
-            )
-        ),
+        "inputs far from zero: the evidence differs from dense algebra in the sixth digit",
+        lambda case: case.input_offset >= 1e4 and not is_standardised(case),
     ),
     Region(
-        "linear features far from zero: the targets outside their span cancel",
-        lambda case: (
-            "linear" in case.kernel
-            and max(case.input_offset, case.target_offset) >= 1e4
-            and not is_standardised(case)
-        ),
-    ),
-    Region(
-        "Periodic over a Matern kernel: K is indefinite, and is accepted without a word",
-        lambda case: case.kernel == "periodic_matern32",
+        "two or three rows: the best lengthscale may be another one from another start",
+        lambda case: case.N <= 3 and case.model in ("cool", "sparse"),
     ),
     Region(
         "fit('profile') stops after a step where everything looks like noise, 0.5 to 2 nats short",

@@ -27,7 +27,8 @@ SLOW = 60.0
 """Seconds of one core after which a case is told of: these data sets are tiny."""
 
 CASES_PER_PROCESS = 100
-"""After so many a process is replaced, so that memory does not grow."""
+"""After so many a process is replaced, so that memory does not grow. (The option of
+ProcessPoolExecutor that promises this may wait for ever in Python 3.11.)"""
 
 
 class Result(NamedTuple):
@@ -78,16 +79,25 @@ def simplify(case: Case, violation: Violation, attempts: int) -> Simplest:
     return simplest
 
 
-def results(pool: ProcessPoolExecutor, seeds: range, minutes: float) -> Iterator[Result]:
+def new_pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def results(seeds: range, minutes: float, jobs: int) -> Iterator[Result]:
     """What comes of the seeds, in the order in which they are done, until time is up."""
     ends = time.perf_counter() + 60.0 * minutes
-    waiting = {pool.submit(run, random_case(seed)) for seed in seeds}
-    for future in as_completed(waiting):
-        if not future.cancelled():
-            yield future.result()
+    size = CASES_PER_PROCESS * jobs
+    for first in range(0, len(seeds), size):
+        with new_pool(jobs) as pool:
+            waiting = {pool.submit(run, random_case(seed)) for seed in seeds[first : first + size]}
+            for future in as_completed(waiting):
+                if not future.cancelled():
+                    yield future.result()
+                if time.perf_counter() > ends:
+                    for other in waiting:
+                        other.cancel()
         if time.perf_counter() > ends:
-            for other in waiting:
-                other.cancel()
+            return
 
 
 def tell(result: Result) -> None:
@@ -170,17 +180,14 @@ def main() -> int:
     if options.case is not None:
         return examine_one(options.case, options.attempts if options.simplify else 0)
     print(f"seeds {options.seed} to {options.seed + options.examples - 1}", flush=True)
-    pool_options = {"mp_context": get_context("spawn")}
-    if sys.version_info >= (3, 11):
-        pool_options["max_tasks_per_child"] = CASES_PER_PROCESS
-    with ProcessPoolExecutor(options.jobs, **pool_options) as pool:
-        found = []
-        seeds = range(options.seed, options.seed + options.examples)
-        for result in results(pool, seeds, options.minutes):
-            tell(result)
-            found.append(result)
-            if len(found) % 50 == 0:
-                print(f"... {len(found)} data sets", flush=True)
+    found = []
+    seeds = range(options.seed, options.seed + options.examples)
+    for result in results(seeds, options.minutes, options.jobs):
+        tell(result)
+        found.append(result)
+        if len(found) % 50 == 0:
+            print(f"... {len(found)} data sets", flush=True)
+    with new_pool(options.jobs) as pool:
         summarise(pool, found, options.attempts)
     return int(any(result.found.violations for result in found))
 
