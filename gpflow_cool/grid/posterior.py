@@ -40,8 +40,8 @@ class GridPosterior(CompleteDataPosterior):
         return tuple(PrecomputedValue(part, (False,) * part.shape.rank) for part in tensors)
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
-        count = len(self.on_grid.axes)
-        vectors, values, rest = cache[:count], cache[count : 2 * count], cache[2 * count :]
+        count, tensors = len(self.on_grid.axes), tuple(map(tf.convert_to_tensor, cache))
+        vectors, values, rest = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         return JointSolution(KroneckerVectors(vectors, values, self.on_grid.grid.rows), *rest)
 
     def _own_options(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ of size N T x N T is ever formed. `vec` stacks columns (task-major).
 Letters: N rows, M test points, T tasks, j a rotated task.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -299,18 +299,6 @@ def into_eigenbasis(U: Eigenvectors, Kmn: TensorType) -> tf.Tensor:
     V = tf.reshape(V, tf.concat([[tf.shape(V)[0]], shape[1:]], axis=0))
     order = tf.concat([tf.range(1, tf.rank(V) - 1), [0, tf.rank(V) - 1]], axis=0)
     return tf.transpose(V, order)
-
-
-@check_shapes("A: [S, rows, T]", "return: [S, N, T]")
-def apply_to_draws(product: Any, U: Eigenvectors, A: TensorType) -> tf.Tensor:
-    """
-    U or its transpose times each of S matrices.
-
-    :param product: :func:`to_eigenbasis` or :func:`from_eigenbasis`.
-    """
-    shape = tf.shape(A)
-    flat = product(U, tf.reshape(tf.transpose(A, [1, 0, 2]), [shape[1], -1]))
-    return tf.transpose(tf.reshape(flat, [-1, shape[0], shape[2]]), [1, 0, 2])
 
 
 def covariance_in_eigenbasis(

@@ -7,7 +7,7 @@ from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
-from ..chain.products import from_eigenbasis, to_eigenbasis
+from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
 from .conditioning import map_batch, point_weights, predictive_moments
@@ -15,7 +15,6 @@ from .functions import Drawn
 from .kronecker import (
     JointSolution,
     add_rotated_noise,
-    apply_to_draws,
     covariance_in_eigenbasis,
     into_eigenbasis,
     predictive_mean,
@@ -146,11 +145,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     def _row_weights(
         self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
-        F = apply_to_draws(to_eigenbasis, solution.U, prior)
+        F = for_copies(to_eigenbasis, solution.U, prior)
         F = tf.matmul(F, solution.P_inverse, transpose_b=True)
         rotated = (solution.Z - F - noise) * solution.shrinkage * solution.d
         weights = tf.matmul(rotated, solution.P, transpose_b=True)
-        return apply_to_draws(from_eigenbasis, solution.U, weights)
+        return for_copies(from_eigenbasis, solution.U, weights)
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
         drawn, added = super()._draw(solution, num_samples, seed), self.added

@@ -24,8 +24,8 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from .. import checks
-from ..chain.products import from_eigenbasis
-from .kronecker import JointSolution, apply_to_draws
+from ..chain.products import for_copies, from_eigenbasis
+from .kronecker import JointSolution
 
 
 class AddedRows(NamedTuple):
@@ -247,7 +247,7 @@ def rotated_expansion(
     d, P = solution.d, solution.P
     inside = tf.einsum("qr,sqj->srj", rotated, v) * solution.shrinkage * tf.square(d)
     weights = tf.matmul(inside, P, transpose_b=True)
-    rows = -apply_to_draws(from_eigenbasis, solution.U, weights)
+    rows = -for_copies(from_eigenbasis, solution.U, weights)
     return rows, tf.matmul(v * d, P, transpose_b=True)
 
 
