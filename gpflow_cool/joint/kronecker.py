@@ -293,12 +293,11 @@ def rotated_covariance(
 def into_eigenbasis(U: Eigenvectors, Kmn: TensorType) -> tf.Tensor:
     r"""A cross-covariance in the eigenbasis, :math:`U^\top k_*`."""
     if Kmn.shape.rank == 2:
-        return to_eigenbasis(U, Kmn)
-    shape = tf.shape(Kmn)
-    V = to_eigenbasis(U, tf.reshape(Kmn, [shape[0], -1]))
-    V = tf.reshape(V, tf.concat([[tf.shape(V)[0]], shape[1:]], axis=0))
-    order = tf.concat([tf.range(1, tf.rank(V) - 1), [0, tf.rank(V) - 1]], axis=0)
-    return tf.transpose(V, order)
+        return to_eigenbasis(U, Kmn)  # einsum would copy U
+    if isinstance(U, KroneckerVectors):
+        rotated = to_eigenbasis(U, tf.reshape(Kmn, [Kmn.shape[0], -1]))
+        return tf.linalg.matrix_transpose(rows_last(tf.reshape(rotated, tf.shape(Kmn))))
+    return tf.einsum("nr,n...m->...rm", U, Kmn)
 
 
 def covariance_in_eigenbasis(

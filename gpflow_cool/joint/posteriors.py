@@ -145,11 +145,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     def _row_weights(
         self, solution: JointSolution, prior: tf.Tensor, noise: tf.Tensor
     ) -> tf.Tensor:
-        F = for_copies(to_eigenbasis, solution.U, prior)
-        F = tf.matmul(F, solution.P_inverse, transpose_b=True)
-        rotated = (solution.Z - F - noise) * solution.shrinkage * solution.d
-        weights = tf.matmul(rotated, solution.P, transpose_b=True)
-        return for_copies(from_eigenbasis, solution.U, weights)
+        U, d = solution.U, solution.d
+        inside = for_copies(to_eigenbasis, U, prior)
+        F = tf.matmul(inside, solution.P_inverse, transpose_b=True)
+        rotated = (solution.Z - F - noise) * solution.shrinkage * d
+        return for_copies(from_eigenbasis, U, tf.matmul(rotated, solution.P, transpose_b=True))
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
         drawn, added = super()._draw(solution, num_samples, seed), self.added

@@ -246,8 +246,7 @@ def rotated_expansion(
     """
     d, P = solution.d, solution.P
     inside = tf.einsum("qr,sqj->srj", rotated, v) * solution.shrinkage * tf.square(d)
-    weights = tf.matmul(inside, P, transpose_b=True)
-    rows = -for_copies(from_eigenbasis, solution.U, weights)
+    rows = -for_copies(from_eigenbasis, solution.U, tf.matmul(inside, P, transpose_b=True))
     return rows, tf.matmul(v * d, P, transpose_b=True)
 
 
