@@ -97,7 +97,7 @@ def test_profiled_loss_of_many_rows_is_that_of_all_of_them(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("full_cov, full_output_cov", LAYOUTS)
-@pytest.mark.parametrize("cache", ["tensor", "nocache"])
+@pytest.mark.parametrize("cache", ["tensor", "variable", "nocache"])
 def test_predictions_at_any_points(rng, pair, full_cov, full_output_cov, cache):
     found, expected = (model.posterior(cache) for model in pair)
     layout = rng.normal(size=(4, 3)), full_cov, full_output_cov

@@ -1,7 +1,5 @@
 """Tables whose rows are a grid need no inducing points, however many they are."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from gpflow.kernels import Matern52, SquaredExponential
@@ -48,10 +46,10 @@ def test_of_the_named_kernels_the_squared_exponential_is_taken(data):
 
 
 def test_the_command_line_says_that_rows_are_a_grid(data, capsys):
-    given = Training(
-        Path("table.csv"), ["a", "b"], None, "se", False, "hierarchical", 0, False, False, False
-    )
-    found = TrainingTable(None, ["x", "y"], ["a", "b"], *data)
+    options = {"kernel": "se", "large": False, "quiet": False}
+    given = Training(**{**dict.fromkeys(Training._fields), **options})
+    parts = {"X": data[0], "Y": data[1]}
+    found = TrainingTable(**{**dict.fromkeys(TrainingTable._fields), **parts})
     assert inducing_points(found, given, None, 1) == 0
     assert capsys.readouterr().err == "400 rows are a grid of 20 x 20 points: the exact model.\n"
     assert inducing_points(found, given._replace(kernel="auto"), None, 1) == 0
