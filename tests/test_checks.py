@@ -328,7 +328,7 @@ def test_unknown_options(X, Y, value):
     known = "'hierarchical', 'approximate'"
     text = f"learning={value!r} is not known. Choose one of: {known}."
     refused(exactly(text), (X, Y), learning=value)
-    known = "'auto', 'spectral', 'cholesky'"
+    known = "'auto', 'spectral', 'cholesky', 'grid'"
     text = f"engine={value!r} is not known. Choose one of: {known}."
     refused(exactly(text), (X, Y), engine=value)
 

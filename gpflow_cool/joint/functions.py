@@ -11,11 +11,13 @@ points.
 Letters: S draws, M points, T tasks, R features or rows of a term, D inputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
+from gpflow import Parameter
 from gpflow.base import TensorType
 from gpflow.mean_functions import MeanFunction
 
@@ -57,13 +59,22 @@ class SampledFunctions:
     """
     Functions drawn from a posterior: call them at any inputs, as often as you like.
 
-    The result is always that of the same functions, of the parameters at the time of the draw: draw
-    anew after a change of parameters. Gradients with respect to the inputs pass.
+    The result is always that of the same functions. They hold for the parameters at the time of the
+    draw: after a change of these a call is refused. Gradients with respect to the inputs pass.
 
     :param terms: Their sum without the mean function.
+    :param parameters: Those of the kernel and of the mean function.
     """
 
-    def __init__(self, terms: list[Weighted], mean_function: MeanFunction, num_inputs: int) -> None:
+    def __init__(
+        self,
+        terms: list[Weighted],
+        mean_function: MeanFunction,
+        num_inputs: int,
+        parameters: Sequence[Parameter],
+    ) -> None:
+        drawn = parameters if tf.executing_eagerly() else ()  # a graph sees no values
+        self._parameters = [(parameter, parameter.numpy()) for parameter in drawn]
         weights = terms[0].weights
         self.num_samples, self.num_tasks = int(weights.shape[0]), int(weights.shape[2])
         self.num_inputs, self.dtype = num_inputs, weights.dtype
@@ -82,6 +93,7 @@ class SampledFunctions:
         :param X: [..., M, D].
         :return: [num_samples, ..., M, T].
         """
+        self._check_parameters()
         X = checks.inputs(X, self.num_inputs, self.dtype)
         values = self._compiled(tf.reshape(X, [-1, self.num_inputs]))
         shape = [[self.num_samples], tf.shape(X)[:-1], [self.num_tasks]]
@@ -94,7 +106,18 @@ class SampledFunctions:
         :param X: [num_samples, M, D].
         :return: [num_samples, M, T].
         """
+        self._check_parameters()
         return self._compiled_each(checks.inputs(X, self.num_inputs, self.dtype))
+
+    def _check_parameters(self) -> None:
+        """Raise if the kernel is not the one of the draw; a graph that calls this cannot tell."""
+        if not tf.executing_eagerly():
+            return
+        if any(not np.array_equal(p.numpy(), value) for p, value in self._parameters):
+            raise ValueError(
+                "The model's parameters have changed since these functions were drawn: draw anew"
+                " with sample_functions."
+            )
 
     @check_shapes("X: [M, D]", "return: [S, M, T]")
     def _in_chunks(self, X: TensorType) -> tf.Tensor:

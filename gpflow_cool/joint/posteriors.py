@@ -195,7 +195,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
             q -= tf.matmul(E, E, transpose_a=True)
         residual = Y - self._add_mean_function(X, mean)
         Z = tf.matmul(residual, solution.P_inverse, transpose_b=True)  # [outcomes..., q, T]
-        L = tf.linalg.cholesky(add_rotated_noise(q, full_cov=True))
+        L = tf.debugging.check_numerics(
+            tf.linalg.cholesky(add_rotated_noise(q, full_cov=True)),
+            "The covariance of the new rows has no factorisation in this precision: use float64, or"
+            " give the model more noise",
+        )
         white = tf.linalg.triangular_solve(L, tf.linalg.matrix_transpose(Z)[..., None])[..., 0]
         new = AddedRows(X, Y, tf.transpose(V), L, white)
         return new if old is None else extend_rows(old, new, E)

@@ -184,7 +184,8 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
             by_rows(functools.partial(self._covariance_of_points, points), weights)
             for points, weights in drawn.added
         ]
-        return SampledFunctions(terms, self.mean_function, self.num_inputs)
+        parameters = [*self.kernel.parameters, *getattr(self.mean_function, "parameters", ())]
+        return SampledFunctions(terms, self.mean_function, self.num_inputs, parameters)
 
     def _draw(self, solution: Solution, num_samples: int, seed: int) -> Drawn:
         """Functions without mean function; from the prior, and shifted to the observed targets."""

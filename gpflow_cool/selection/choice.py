@@ -15,7 +15,12 @@ from tqdm.auto import tqdm
 
 from .. import checks
 from ..models.cool import CoolMTGP
-from ..training.relevance import RELEVANCE, kernels_with_lengthscales, prior_around
+from ..training.relevance import (
+    RELEVANCE,
+    kernels_with_lengthscales,
+    prior_around,
+    share_lengthscales,
+)
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
 
@@ -174,6 +179,9 @@ def choose(
     :param final_options: Options of the last fit, such as callbacks.
     """
     checks.option(relevance, "relevance", RELEVANCE)
+    if relevance == "shrunk":
+        for kernel in kernels.values():
+            share_lengthscales(kernel)
     X, Y = data
     rows = rows_of_choice(Y, max_rows, 0 if seed is None else checks.whole_number(seed, "seed"))
     options = {"seed": seed, "verbose": verbose, **final_options}

@@ -287,7 +287,11 @@ def label_of(cell: Any) -> str:
     number = to_number(cell)
     if number is None:
         return str(cell).strip()
-    return GAP if number != number else f"{number:.15g}"
+    if number != number:
+        return GAP
+    if isinstance(cell, str):  # postcodes: "0123" is not 123
+        return cell.strip()
+    return str(cell) if isinstance(cell, int | np.integer) else f"{number:.15g}"
 
 
 def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -284,7 +284,7 @@ class CoolMTGPRegressor(
         if y is None:
             predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
             return in_blocks(predict, [Z], full_output_cov=full_cov)
-        known = self._targets.standardised(self._values(y, len(Z)))
+        known = self._targets.known(self._values(y, len(Z)), self.target_names_)
 
         def predict_given(Z: AnyNDArray, Y: AnyNDArray) -> Any:
             mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)

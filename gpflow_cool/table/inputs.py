@@ -34,6 +34,7 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
     checks.option(missing, "missing_inputs", MISSING_INPUTS)
     table = raw_table(X)
     if table is None or (table.is_plain and missing == "refuse"):
+        refuse_gaps(X)
         return TrainingInputs(X, y, None)
     if len(table.columns) < np.shape(X)[1]:
         raise ValueError("Two columns of X have the same name: rename one.")
@@ -47,6 +48,20 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
         )
     rows = np.flatnonzero(encoded.kept)
     return TrainingInputs(encoded.X[rows], _safe_indexing(y, rows), encoding)
+
+
+def refuse_gaps(X: Any) -> None:
+    """Raise if a table of numbers has NaN; all else is scikit-learn's to check."""
+    values = np.asarray(X) if hasattr(X, "dtype") or hasattr(X, "columns") else np.zeros(0)
+    if values.dtype.kind != "f" or values.ndim != 2 or not np.isnan(values).any():
+        return
+    row, column = np.argwhere(np.isnan(values))[0]
+    name = str(list(X.columns)[column] if hasattr(X, "columns") else column)
+    raise ValueError(
+        f"{place_of(int(row), name)} is NaN, one of {np.isnan(values).sum()} gaps in the inputs:"
+        ' pass missing_inputs="fill" to fill them with medians and flag them, or'
+        ' missing_inputs="drop" to leave out their rows.'
+    )
 
 
 def keep_names(estimator: Any, X: Any, encoding: Encoding | None) -> None:

@@ -42,13 +42,14 @@ class Intervals:
 
         :param level: Between 0 and 1.
         :param joint: Whether all targets of a row are inside at once with this probability, or each
-            of them on its own.
+            of them on its own. Rows with missing targets then do not count.
         :return: Two answers in the form of :meth:`predict`.
         """
         check_is_fitted(self, "model_")
         z = np.abs(self._left_out_residuals())
         if joint:
-            z = np.repeat(np.nanmax(z, axis=1, keepdims=True), z.shape[1], axis=1)
+            complete = z[~np.isnan(z).any(axis=1)]
+            z = np.repeat(np.max(complete, axis=1, keepdims=True), z.shape[1], axis=1)
         width = np.array([raised_quantile(column[~np.isnan(column)], level) for column in z.T])
         mean, variance = self._moments(X, None, False, True)
         reach, index = width * np.sqrt(variance), index_of(X)

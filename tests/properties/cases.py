@@ -200,8 +200,8 @@ NOT_YET: tuple[Region, ...] = (
         lambda case: case.input_offset >= 1e4 and not is_standardised(case),
     ),
     Region(
-        "two or three rows: the best lengthscale may be another one from another start",
-        lambda case: case.N <= 3 and case.model in ("cool", "sparse"),
+        "two rows: the best lengthscale may be another one from another start",
+        lambda case: case.N <= 2 and case.model in ("cool", "sparse"),
     ),
     Region(
         "fit('profile') stops after a step where everything looks like noise, 0.5 to 2 nats short",

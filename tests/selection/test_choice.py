@@ -167,3 +167,10 @@ def test_candidates_by_name_object_and_dictionary():
 def test_a_table_of_failures_and_successes():
     rows = (Candidate("se", -1.0, 0.5, -10.0, 3, 0.1), Candidate("rq", -np.inf, 0, 0, 0, 0, "bad"))
     assert "  rq  failed: bad" in str(KernelTable(rows, "se", 12))
+
+
+def test_a_kernel_with_lengthscales_of_its_own_is_compared_with_one(data):
+    own = kernels.SquaredExponential(lengthscales=[0.5, 2.0])
+    table = choose_kernel(data, {"own": own}, verbose=0).table
+    assert sorted(row.num_parameters for row in table.candidates) == [5, 6]
+    assert own.lengthscales.numpy().tolist() == [0.5, 2.0]

@@ -154,7 +154,7 @@ def test_what_is_refused():
         CoolMTGPRegressor("se", ard=False).fit(X, infinite)
     hole = X.copy()
     hole[3] = np.nan
-    with pytest.raises(ValueError, match="X contains NaN"):
+    with pytest.raises(ValueError, match="X, row .*is NaN.*missing_inputs="):
         CoolMTGPRegressor("se", ard=False).fit(hole, Y)
     with pytest.raises(ValueError, match=r'Y has NaN.*use learning="hierarchical"'):
         CoolMTGPRegressor("se", ard=False, learning="approximate").fit(X, Y)

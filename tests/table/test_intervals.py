@@ -101,5 +101,21 @@ def test_missing_targets():
     regressor = CoolMTGPRegressor("se", ard=False, random_state=0).fit(X, Y)
     lower, upper = regressor.predict_interval(X, 0.8)
     assert np.all(lower < upper)
+    z = np.abs(Y - np.asarray(regressor.leave_one_out_.mean)) / regressor.leave_one_out_.std
+    width = np.sort(z[~np.isnan(Y).any(axis=1)].max(axis=1))[
+        14
+    ]  # rank ceil(19 * 0.75) of the 18 complete rows
+    joint = regressor.predict_interval(X, 0.75, joint=True)
+    _, std = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(joint[1] - joint[0], 2 * width * std, rtol=1e-5)
     with pytest.raises(ValueError, match="Targets are missing"):
         regressor.region_distance()
+
+
+def test_what_has_no_logarithm(data):
+    X, rain = data[0][:30], np.exp(0.1 * data[1][:30])
+    regressor = CoolMTGPRegressor("se", ard=False, target_transform="log").fit(X, rain)
+    density = regressor.log_density(X[:2], [[0.0, 1.0], [1.0, np.nan]])
+    assert density[0] == -np.inf and np.isfinite(density[1])
+    with pytest.raises(ValueError, match="has no logarithm"):
+        regressor.predict_given(X[:2], [[0.0, 1.0], [1.0, np.nan]])
