@@ -11,6 +11,11 @@ from . import console, tables
 from .console import KERNELS, Training, if_stopped, load_tensorflow, note, say, split_names
 from .tables import TrainingTable
 
+UNLIKE = (
+    "Independent GPs and Std-MT have one lengthscale, and the kernel se where that of Cool-MTGP is"
+    " chosen. To compare the coupling alone: --kernel se --no-ard."
+)
+
 
 class Blocks(click.ParamType):
     """Columns of places, and into how many parts each is cut."""
@@ -112,7 +117,10 @@ def evaluate(
     scores = scores_of(candidates, found, parts, given.quiet)
     how = held_out(groups, blocks)
     result = evaluation.comparison(scores, found.targets, len(found.X), folds, how)
-    say(result, evaluation.comparison_lines(result), given.quiet, given.as_json)
+    lines = evaluation.comparison_lines(result)
+    if coupling and (names[0] == "auto" or given.ard is None):
+        lines.append(UNLIKE)
+    say(result, lines, given.quiet, given.as_json)
 
 
 def scores_of(candidates: Any, found: TrainingTable, parts: list[Fold], quiet: bool) -> Any:

@@ -295,5 +295,7 @@ def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:
     if np.isnan(R[np.triu_indices(len(R), 1)]).all():
         return "No row has two targets, and so none is known."
     off = np.nan_to_num(np.abs(np.triu(R, 1)))
+    if not off.any():
+        return "All are 0."
     t, u = (int(i) for i in np.unravel_index(np.argmax(off), off.shape))
     return f"The strongest is {R[t, u]:.2f}, between {names[t]} and {names[u]}."

@@ -165,6 +165,16 @@ def test_gradients_equal_differences(rng):
     assert_close(np.delete(gradient, 1, axis=0), np.zeros((3, 2)))  # other points have no part
 
 
+def test_after_a_change_of_parameters_they_are_refused(rng):
+    X = rng.normal(size=(6, 2))
+    model = CoolMTGP((X, np.sin(X)), gpflow.kernels.SquaredExponential())
+    functions = model.posterior().sample_functions(2, seed=0)
+    functions(X)
+    model.kernel.lengthscales.assign(3.0)
+    with pytest.raises(ValueError, match="parameters have changed.*draw anew"):
+        functions(X)
+
+
 def test_the_same_functions_again(rng, monkeypatch):
     """Another call, points in chunks and batches, each function at its own points, another seed."""
     posterior, _, _ = small_posterior(rng)

@@ -102,9 +102,8 @@ def test_missing_targets():
     lower, upper = regressor.predict_interval(X, 0.8)
     assert np.all(lower < upper)
     z = np.abs(Y - np.asarray(regressor.leave_one_out_.mean)) / regressor.leave_one_out_.std
-    width = np.sort(z[~np.isnan(Y).any(axis=1)].max(axis=1))[
-        14
-    ]  # rank ceil(19 * 0.75) of the 18 complete rows
+    largest = z[~np.isnan(Y).any(axis=1)].max(axis=1)  # of the 18 complete rows
+    width = np.sort(largest)[14]  # rank ceil(19 * 0.75)
     joint = regressor.predict_interval(X, 0.75, joint=True)
     _, std = regressor.predict(X, return_std=True)
     np.testing.assert_allclose(joint[1] - joint[0], 2 * width * std, rtol=1e-5)
