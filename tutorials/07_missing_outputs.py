@@ -158,7 +158,8 @@ wine = load_wine(as_frame=True).data
 wine = wine.sample(40 if SMALL else 100, random_state=0)
 inputs, targets = wine.iloc[:, :10], wine.iloc[:, 10:]
 holes = targets.mask(rng.uniform(size=targets.shape) < 0.3)
-regressor = CoolMTGPRegressor(random_state=0).fit(inputs, holes)
+kernel = "se" if SMALL else "auto"
+regressor = CoolMTGPRegressor(kernel, random_state=0).fit(inputs, holes)
 completed, std, _ = regressor.impute(holes)
 pd.concat([holes, completed.add_suffix(" *"), std.add_suffix(" σ")], axis=1).head(6).round(2)
 

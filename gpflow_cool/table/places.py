@@ -43,7 +43,7 @@ class Places:
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
         >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
-        >>> regressor = CoolMTGPRegressor().fit(X, y)
+        >>> regressor = CoolMTGPRegressor("se").fit(X, y)
         >>> p = regressor.probability([[0.0], [1.5], [4.5]], limits=[0.5, 110.0])
         >>> p.round(2).tolist()
         [1.0, 1.0, 0.0]
@@ -99,7 +99,7 @@ class Places:
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> regressor = CoolMTGPRegressor().fit(X, np.hstack([np.sin(X), np.cos(X)]))
+        >>> regressor = CoolMTGPRegressor("se").fit(X, np.hstack([np.sin(X), np.cos(X)]))
         >>> regressor.simulate(X[:5], n_samples=3).shape
         (5, 2, 3)
 
