@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from commands import mistake, run, write
+from commands import PLAIN, mistake, run, write
 
 from gpflow_cool.cli.console import printable
 from gpflow_cool.table.estimator import CoolMTGPRegressor
@@ -157,6 +157,7 @@ def test_a_nominal_column_of_arff_can_be_left_out(tmp_path):
     rows = [f"{x},red,{a}" for x, a in frame("a")[["x", "a"]].to_numpy()]
     data = write(tmp_path / "data.arff", text + "\n".join(rows) + "\n")
     arguments = ["fit", data, "--targets", "a", "--out", tmp_path / "model", "--exclude", "c"]
+    arguments += PLAIN
     code = "import sys; from gpflow_cool.cli.commands import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, *map(str, arguments), "--inputs", "x", "--quiet"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
