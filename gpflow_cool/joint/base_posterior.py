@@ -272,5 +272,10 @@ class JointPosterior(SolvedPosterior[Solution]):
         mean, cov = (part.numpy() for part in predict(Xnew, full_output_cov=joint))
         if which == "each":
             return Exceedance(above(limits - mean, np.sqrt(cov)), np.zeros_like(mean))
+        if mean.ndim != 2:
+            raise ValueError(
+                f"Means have shape {mean.shape}, but [M, {self.num_tasks}] is needed: ask about"
+                " inputs [M, D], of a posterior that was conditioned on one outcome."
+            )
         cov = cov[:, counts][:, :, counts] if joint else cov[:, counts, None]
         return exceedance(mean[:, counts], cov, limits[counts], which)

@@ -80,6 +80,8 @@ def new_rows(
             f" [q, {num_columns}] and [..., q, {num_tasks}], row m of Ynew with the targets at row"
             " m of Xnew."
         )
+    if Xnew.shape[0] == 0:
+        raise ValueError("Xnew and Ynew have no rows: pass at least one.")
     if hasattr(Ynew, "numpy"):
         check_outcomes(Ynew.numpy())
     return Xnew, Ynew

@@ -275,6 +275,7 @@ def test_single_precision(rng):
         (np.zeros((4, 2, 2)), np.zeros((4, 2, 2)), r"pass \[q, 2\] and \[\.\.\., q, 2\]"),
         (np.zeros((1, 2)), [[0.0, np.inf]], r"Ynew\[0, 1\] is infinite"),
         (np.full((1, 2), np.nan), np.zeros((1, 2)), r"Xnew\[0, 0\] is nan"),
+        (np.zeros((0, 2)), np.zeros((0, 2)), "have no rows: pass at least one"),
         (np.zeros((1, 2)), [[[0.0, 1.0]], [[0.0, np.nan]]], r"Ynew\[\.\.\., 0, 1\] is NaN in some"),
     ],
 )
@@ -283,6 +284,18 @@ def test_bad_rows_are_refused(rng, X1, Y1, message):
     posterior = exact_model(X, Y, np.eye(2), np.eye(2)).posterior()
     with pytest.raises(ValueError, match=message):
         posterior.condition_on(X1, Y1)
+
+
+def test_probabilities_are_of_one_outcome(rng):
+    X, Y = random_rows(rng, 4, 2)
+    posterior = exact_model(X, Y, np.eye(2), np.eye(2)).posterior()
+    several = posterior.condition_on(X[:1] + 0.1, np.stack([Y[:1], -Y[:1], Y[1:2]]))
+    with pytest.raises(ValueError, match="conditioned on one outcome"):
+        several.probability(X, [0.0, 0.0])
+    each = several.probability(X, [0.0, 0.0], "each").probability
+    for n, outcome in enumerate((Y[:1], -Y[:1], Y[1:2])):
+        one = posterior.condition_on(X[:1] + 0.1, outcome)
+        assert_close(each[n], one.probability(X, [0.0, 0.0], "each").probability, 1e-10)
 
 
 @pytest.mark.slow
