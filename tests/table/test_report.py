@@ -15,7 +15,8 @@ from numpy.testing import assert_allclose
 from scipy.stats import chi2, kstest, norm
 from tables import NASTY, make_data
 
-from gpflow_cool.selection.choice import Candidate, KernelTable
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.page import FOLDER, SCRIPTS
 from gpflow_cool.table.report import number, report_page
