@@ -28,7 +28,8 @@ models/     arguments  base  data  in_memory  chain  exact  cool  sparse  compet
 selection/  candidates  relevance  choice
 table/      arff  costs  columns  files  folds  encoding  inputs  transforms  choices
             training_rows  draws  places  intervals  learned  estimator  evaluation  residuals
-            summary  whatif  page  report_data  report
+            summary
+report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
