@@ -3,12 +3,13 @@ Hypervolume of two noisy objectives: `python -m benchmarks.hypervolume --models 
 
 Needs the environment of `make test-trieste`, and for `--models botorch` one with BoTorch. Each run
 is one line of JSON in a file; runs that are there are not repeated, so that one may stop and go on.
-`--page docs/optimisation.md` writes the page and its picture from the file.
+`--page docs/bayesian_optimisation.md` writes the page and its picture from the file.
 """
 
 import argparse
 import json
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def key(line: dict[str, Any]) -> tuple[Any, ...]:
     return line["model"], line["problem"], line["batch"], line["seed"]
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """The runs that are done."""
+    return [json.loads(line) for line in path.open()] if path.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -67,30 +73,28 @@ def main() -> None:
     parser.add_argument("--models", default="ours,independent", help="with commas between them")
     parser.add_argument("--problems", default=",".join(PROBLEMS), help="with commas between them")
     parser.add_argument("--batches", default="1,4", help="points per step, 1 or 4")
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=20, help="how many, default: 20")
+    parser.add_argument("--first", type=int, default=0, help="the first of them, default: 0")
     parser.add_argument("--out", default="benchmark_output/hypervolume.jsonl")
     parser.add_argument("--page", help="write this page and its picture, run nothing")
     said = parser.parse_args()
     path = Path(said.out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.loads(line) for line in path.open()] if path.exists() else []
     if said.page:
         from .report import write_page
 
-        write_page(lines, Path(said.page))
+        write_page(read(path), Path(said.page))
         return
-    done = {key(line) for line in lines}
-    for batch in map(int, said.batches.split(",")):
-        for seed in range(said.seeds):
-            for name in said.problems.split(","):
-                for model in said.models.split(","):
-                    if (model, name, batch, seed) in done:
-                        continue
-                    line = run(model, name, batch, seed)
-                    with path.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    final = f"{line['evaluated'][-1]:.4f} {line['recommended'][-1]:.4f}"
-                    print(*key(line), final, f"{line['seconds']:.1f} s", flush=True)
+    names = said.problems.split(","), said.models.split(",")
+    seeds, batches = range(said.first, said.first + said.seeds), map(int, said.batches.split(","))
+    for batch, seed, problem, model in product(batches, seeds, *names):
+        if (model, problem, batch, seed) in map(key, read(path)):
+            continue
+        line = run(model, problem, batch, seed)
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        final = f"{line['evaluated'][-1]:.4f} {line['recommended'][-1]:.4f}"
+        print(*key(line), final, f"{line['cpu']:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
