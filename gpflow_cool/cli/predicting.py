@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from ..table.encoding import Encoding
+from ..table.encoding import Coding, Encoding
 from ..table.files import FileTable, TableError, check_names, check_output, read_table, write_table
 from . import console
 from .console import if_stopped, load_model, note, say
@@ -29,6 +29,12 @@ class SavedColumns(NamedTuple):
     inputs: list[str]
     targets: list[str]
     encoding: Encoding | None
+
+    @property
+    def codings(self) -> dict[str, Coding]:
+        """How each column of the inputs becomes numbers."""
+        codings = () if self.encoding is None else self.encoding.codings
+        return {c.name: c for c in codings} or {n: Coding(n, "number") for n in self.inputs}
 
 
 class NewRows(NamedTuple):

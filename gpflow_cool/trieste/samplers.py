@@ -38,6 +38,12 @@ class JointReparametrizationSampler(ReparametrizationSampler[Any]):
 
     def __init__(self, sample_size: int, model: Any) -> None:
         super().__init__(sample_size, model)
+        if not hasattr(model, "rotated_moments"):  # a stack asks for the samplers of its models
+            raise NotImplementedError(
+                f"The model is a {type(model).__name__}, but draws that are joint over outputs need"
+                " one MultitaskRegression with all outputs. Make one model of all outputs, or stack"
+                " other models."
+            )
         self._white: tf.Variable | None = None
 
     def sample(self, at: TensorType, *, jitter: float = DEFAULTS.JITTER) -> tf.Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpflow_cool.table import page, report
+from gpflow_cool.report import page, sections
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
@@ -58,7 +58,7 @@ def test_a_slider_moves_and_the_page_says_what_python_predicts(
     regressor = CoolMTGPRegressor(**settings).fit(X, Y)
     extra = str(Path(__file__).with_name("move_sliders.js"))
     monkeypatch.setattr(page, "SCRIPTS", (*page.SCRIPTS, extra))
-    text = report.report_page(regressor, "model")
+    text = sections.report_page(regressor, "model")
     path = tmp_path / "report.html"
     path.write_text(text)
     assert len(text) < 6e6

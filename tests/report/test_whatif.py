@@ -9,7 +9,7 @@ import pytest
 import quickjs
 from numpy.testing import assert_allclose
 
-from gpflow_cool.table import whatif
+from gpflow_cool.report import whatif
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 SCRIPT = (Path(whatif.__file__).parent / "predictor.js").read_text()

@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from ..plotting import CALIBRATION_LEVELS, calibration_curves, map_grid
 from ..plotting.cells import predict_cells
-from .residuals import standardised_rows
+from ..table.residuals import standardised_rows
 from .whatif import what_if_document
 
 MAX_TARGETS_DRAWN = 12

@@ -18,29 +18,7 @@ from ..plotting import (
     plot_task_matrix,
 )
 from ..plotting.kernels import MAX_BARS
-from .page import (
-    column_rows,
-    count,
-    embed,
-    lengthscale,
-    new_figure,
-    number,
-    section,
-    table,
-    whole_page,
-    words,
-)
-from .report_data import (
-    MAX_ROWS_DRAWN,
-    MAX_TARGETS_DRAWN,
-    Findings,
-    calibration_of,
-    is_map,
-    most_surprising,
-    report_data,
-    varying_inputs,
-)
-from .summary import (
+from ..table.summary import (
     caveat_lines,
     deviations,
     kernel_parameters,
@@ -52,6 +30,28 @@ from .summary import (
     strongest_correlation,
     untold_pairs,
     untold_sentence,
+)
+from .data import (
+    MAX_ROWS_DRAWN,
+    MAX_TARGETS_DRAWN,
+    Findings,
+    calibration_of,
+    is_map,
+    most_surprising,
+    report_data,
+    varying_inputs,
+)
+from .page import (
+    column_rows,
+    count,
+    embed,
+    lengthscale,
+    new_figure,
+    number,
+    section,
+    table,
+    whole_page,
+    words,
 )
 
 

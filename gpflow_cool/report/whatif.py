@@ -9,7 +9,7 @@ many a choice of them. A model with inducing points has these in both places.
 
 .. math:: \mathrm{cov}(y(x)) = P \, \mathrm{diag}(q(x) + 1) \, P^\top
 
-The same formulas stand in `report.js`, and below in NumPy, which tells the error of the page.
+The same formulas stand in `predictor.js`, and below in NumPy, which tells the error of the page.
 """
 
 import base64

@@ -15,11 +15,11 @@ from numpy.testing import assert_allclose
 from scipy.stats import chi2, kstest, norm
 from tables import NASTY, make_data
 
+from gpflow_cool.report.data import surprise
+from gpflow_cool.report.page import FOLDER, SCRIPTS
+from gpflow_cool.report.sections import number, report_page
 from gpflow_cool.selection.choice import Candidate, KernelTable
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.page import FOLDER, SCRIPTS
-from gpflow_cool.table.report import number, report_page
-from gpflow_cool.table.report_data import surprise
 from gpflow_cool.table.summary import leave_one_out_scores
 
 VOID = {"meta", "link", "img", "br"}

@@ -1,5 +1,5 @@
 "use strict";
-/* Predictions of a fitted model, from what table/whatif.py wrote: no document, no browser needed. */
+/* Predictions of a fitted model, from what report/whatif.py wrote: no document, no browser needed. */
 
 function decodeBase64(text) {
   const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
