@@ -39,6 +39,23 @@ class TrainingRows:
         names = encoded_names(self, self._encoding)
         return [f"x{d}" for d in range(len(self._inputs.scale))] if names is None else names
 
+    @property
+    def encoded_kinds_(self) -> list[str]:
+        """What each of these inputs is: "number", "date", "duration" or "indicator"."""
+        if self._encoding is None:
+            return ["number"] * len(self.encoded_names_)
+        return [
+            "indicator" if is_indicator else coding.kind
+            for coding in self._encoding.codings
+            for is_indicator in coding.indicators
+        ]
+
+    def typical_inputs(self) -> AnyNDArray:
+        """[D], encoded: the means of numbers and dates, the most frequent categories, no gaps."""
+        X, _ = self.training_data()
+        mean = X.mean(axis=0)
+        return mean if self._encoding is None else self._encoding.typical(mean)
+
     def impute(self, y: Any) -> Imputed:
         """
         Fill in what is missing of the targets that the estimator was fitted to.
