@@ -140,5 +140,5 @@ benchmark: $(VENV)/.installed-benchmark
 	@echo "== benchmarks.peers"; $(BIN)/python -m benchmarks.peers
 
 clean:
-	rm -rf build dist docs/api docs/tutorials/*.ipynb *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist docs/api docs/tutorials/*.ipynb docs/tutorials/pictures *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find gpflow_cool tests -name __pycache__ -type d -prune -exec rm -rf {} +

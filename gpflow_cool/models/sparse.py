@@ -33,6 +33,7 @@ from ..lowrank.streaming import RowSums
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.streamed import StreamedLoss
+from .arguments import input_names
 from .chain import ChainModel
 
 
@@ -102,6 +103,7 @@ class SparseCoolMTGP(ChainModel):
         user_data = (None, None) if isinstance(data, tf.data.Dataset) else data
         names = checks.task_names(task_names, user_data, rows.num_tasks)
         super().__init__(first, kernel, mean_function, names)
+        self.input_names = input_names(user_data[0])
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
         summary = self._take(rows)
         warn_of_offsets(summary.scales, summary.mean_squares)

@@ -60,6 +60,18 @@ def test_the_choice_is_saved(regressor, tables, tmp_path):
 
 
 @pytest.mark.slow
+def test_tensorboard_shows_lengthscales_by_name(tables, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fitted = CoolMTGPRegressor("se", orders=1).fit(*tables, tensorboard=tmp_path)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert fitted.model_.input_names == ("age", "size", "weight")
+    found = {tag for tag in events.Tags()["tensors"] if tag.startswith("kernel/lengthscales")}
+    assert found == {f"kernel/lengthscales[{name}]" for name in ("age", "size", "weight")}
+
+
+@pytest.mark.slow
 def test_a_named_kernel_gets_shrunk_relevance_and_an_object_stays(tables):
     import gpflow
 

@@ -263,4 +263,5 @@ def test_bad_data_are_refused(rng):
 
 
 def test_examples():
-    assert doctest.testmod(gpflow_cool.trieste.model).failed == 0
+    for module in (gpflow_cool.trieste.model, gpflow_cool.trieste.samplers):
+        assert doctest.testmod(module).failed == 0
