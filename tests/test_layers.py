@@ -27,7 +27,7 @@ training/   model  run  relevance  vector  profiled  streamed  em  optimizers  m
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  choice
 table/      arff  costs  columns  files  folds  cells  encoding  inputs  transforms  choices
-            training_rows  places  intervals  learned  estimator  evaluation  residuals
+            training_rows  places  intervals  learned  estimator  evaluation  comparison  residuals
             summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
