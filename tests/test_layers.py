@@ -25,7 +25,7 @@ plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
 training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
-selection/  candidates  relevance  choice
+selection/  candidates  relevance  ranking  choice
 table/      arff  costs  columns  files  folds  cells  encoding  inputs  transforms  choices
             training_rows  places  intervals  learned  estimator  evaluation  residuals
             summary

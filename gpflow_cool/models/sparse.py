@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow import set_trainable
-from gpflow.base import AnyNDArray, RegressionData, TensorData
+from gpflow.base import AnyNDArray, InputData, RegressionData, TensorData
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
@@ -17,8 +17,17 @@ from ..chain.likelihood import LEARNING
 from ..chain.spectrum import Spectrum
 from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
 from ..joint.kronecker import JointSolution
+from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
-from ..lowrank.rows import CHUNK_ROWS, ArrayRows, DatasetRows, check_chunk, make_rows, summarise
+from ..lowrank.rows import (
+    CHUNK_ROWS,
+    ArrayRows,
+    DatasetRows,
+    Summary,
+    check_chunk,
+    make_rows,
+    summarise,
+)
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums
 from ..saving.models import Document, Given, saveable
@@ -96,13 +105,45 @@ class SparseCoolMTGP(ChainModel):
         super().__init__(first, kernel, mean_function, names)
         self.input_names = input_names(user_data[0])
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
-        self._rows = rows
-        summary = summarise(rows, self._centred, self.features.diagonal)
-        self.num_rows, self._scales = summary.num_rows, summary.scales
+        summary = self._take(rows)
         warn_of_offsets(summary.scales, summary.mean_squares)
-        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
+
+    def _take(self, rows: ArrayRows | DatasetRows) -> Summary:
+        """Make these the rows of the model, if they are as they should be."""
+        summary = summarise(rows, self._centred, self.features.diagonal)
+        self._rows = rows
+        self.num_rows, self._scales = summary.num_rows, summary.scales
+        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
+        return summary
+
+    def add_rows(self, X: InputData, Y: InputData) -> None:
+        """
+        Take rows into the model for good, at the end of the others. Nothing is trained: a
+        :meth:`fit` that follows starts from the present parameters and inducing points.
+
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import SparseCoolMTGP
+        >>> X = np.linspace(0, 1, 500)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+        >>> model = SparseCoolMTGP((X[:400], Y[:400]), kernel, X[::50])
+        >>> model.add_rows(X[400:], Y[400:])
+        >>> model.num_rows
+        500
+
+        Arrays are copied, and a `tf.data.Dataset` is continued. Arrays that are mapped from a file
+        are refused. Posteriors made before do not know the rows. Where new rows lie far from all
+        inducing points, choose these anew and build another model.
+
+        :param X: [q, D].
+        :param Y: [q, T], without missing targets.
+        """
+        X, Y = new_rows(X, Y, self._num_inputs, self.num_tasks, self.dtype)
+        if Y.shape.rank != 2:
+            raise ValueError(f"Ynew has shape {tuple(Y.shape)}: pass [q, {self.num_tasks}].")
+        self._take(self.rows.with_more(X.numpy(), Y.numpy()))
 
     @property
     def rows(self) -> ArrayRows | DatasetRows:
