@@ -109,7 +109,7 @@ def axes_of(inputs: list[str], x: str | None, y: str | None) -> tuple[str, str]:
         raise TableError(f"The inputs are {', '.join(inputs)}: pass two of them as --x and --y.")
     for name in (x, y):
         if name not in inputs:
-            raise TableError(f"{name!r} is no input of the model: {', '.join(inputs)}.")
+            raise TableError(f"{name!r} is not an input of the model: {', '.join(inputs)}.")
     return x, y
 
 
@@ -120,7 +120,7 @@ def shown_targets(
     shown = targets or list(limits) or names
     for name in (*shown, *limits):
         if name not in names:
-            raise TableError(f"{name!r} is no target of the model: {', '.join(names)}.")
+            raise TableError(f"{name!r} is not a target of the model: {', '.join(names)}.")
     missing = [name for name in shown if limits and name not in limits]
     if missing:
         raise TableError(f"{missing[0]!r} is to be drawn but has no limit: add it to --limits.")
@@ -131,7 +131,7 @@ def values_at(regressor: Any, inputs: list[str], at: dict[str, float]) -> Any:
     """Values of all inputs where a map does not vary them."""
     for name in at:
         if name not in inputs:
-            raise TableError(f"{name!r} is no input of the model: {', '.join(inputs)}.")
+            raise TableError(f"{name!r} is not an input of the model: {', '.join(inputs)}.")
     means = regressor.training_data()[0].mean(axis=0)
     return [at.get(name, mean) for name, mean in zip(inputs, means, strict=True)]
 

@@ -15,7 +15,7 @@ from gpflow.mean_functions import MeanFunction
 from .. import checks
 from ..chain.likelihood import LEARNING
 from ..chain.spectrum import Spectrum
-from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
+from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
 from ..joint.kronecker import JointSolution
 from ..lowrank.features import InducingFeatures
 from ..lowrank.rows import CHUNK_ROWS, ArrayRows, DatasetRows, check_chunk, make_rows, summarise
@@ -97,7 +97,7 @@ class SparseCoolMTGP(ChainModel):
         self._rows = rows
         summary = summarise(rows, self._centred, self.features.diagonal)
         self.num_rows, self._scales = summary.num_rows, summary.scales
-        warn_of_offsets(summary.scales, summary.mean_squares)
+        check_offsets(summary.scales, summary.mean_squares)
         self.data = (tf.constant(summary.X), tf.constant(summary.Y))
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)

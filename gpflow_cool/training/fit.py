@@ -20,6 +20,8 @@ from gpflow.base import AnyNDArray
 from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
 from ..chain.starting import half_median_distance
+from ..chain.variation import is_constant
+from ..lowrank.rows import SAMPLE_ROWS
 from ..monitoring import TensorBoardCallback
 from .model import TrainableChain, TrainableModel
 from .monte_carlo_em import (
@@ -164,7 +166,7 @@ def train_once(
             run.callbacks.train_end(run.last_logs)
         finally:  # Keras's EarlyStopping restores the best step, but an evaluation may be better
             run.restore_best()
-    run.history.message += note_of_floor(model)
+    run.history.message += note_of_floor(model) + note_of_data(model)
     return run.history
 
 
@@ -268,6 +270,23 @@ def note_of_floor(model: TrainableModel) -> str:
         "; sigma2 of every task is at its lower bound: the model passes through all targets, and"
         " may be far too certain elsewhere unless they have no noise. Score it on rows held out,"
         " or try fewer lengthscales"
+    )
+
+
+def note_of_data(model: TrainableModel) -> str:
+    """A warning for the history, if there is one row, or a task whose targets never change."""
+    Y = np.asarray(model.data[1])
+    if len(Y) == 1:
+        return "; there is one row, which cannot tell noise from signal: more rows are needed"
+    if len(Y) >= SAMPLE_ROWS:  # perhaps not all rows
+        return ""
+    constant = is_constant(np.nanmin(Y, axis=0), np.nanmax(Y, axis=0), Y.dtype)
+    names = [name for name, is_so in zip(model.task_names, constant, strict=True) if is_so]
+    if not names:
+        return ""
+    return (
+        f"; the targets of {', '.join(names)} never change, and nothing can be learnt from them:"
+        " leave them out"
     )
 
 

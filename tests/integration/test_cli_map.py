@@ -42,12 +42,12 @@ def test_mistakes_have_one_line(model, tmp_path):
     out = ("--out", tmp_path / "map.png")
     assert "The inputs are lon, lat, depth: pass two of them as" in mistake("map", model, *out)
     place = ("--x", "lon", "--y", "lat")
-    assert "'east' is no input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
-    assert "'Pb' is no target" in mistake("map", model, *place, "--targets", "Pb", *out)
+    assert "'east' is not an input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
+    assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
     wrong = mistake("map", model, *place, "--limits", "Cd", *out)
     assert "'Cd' is not of the form NAME=NUMBER" in wrong
     both = ("--targets", "Cd,Cu", "--limits", "Cd=1")
     assert "'Cu' is to be drawn but has no limit" in mistake("map", model, *place, *both, *out)
-    assert "'deep' is no input" in mistake("map", model, *place, "--at", "deep=1", *out)
+    assert "'deep' is not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")
     assert ".png or .pdf or .svg" in bad

@@ -104,7 +104,7 @@ def test_a_map_of_encoded_inputs(place, tmp_path):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["y"] == "day"
     line = mistake("map", place / "model", "--x", "hue", "--y", "x", "--out", tmp_path / "m.png")
-    assert "'hue' is no input of the model: x, x missing, hue=blue, hue=red, day" in line
+    assert "'hue' is not an input of the model: x, x missing, hue=blue, hue=red, day" in line
 
 
 def test_unknown_categories_and_gaps_get_a_word(place, tmp_path):
