@@ -1,8 +1,9 @@
 """
 Factorisations and Gaussian densities, for every layer above.
 
-Jitter is added in one place, :func:`cholesky_with_jitter`; the only other guard is that
-eigenvalues of a covariance matrix are clipped at zero in :func:`eigh`.
+Jitter is added in one place, :func:`cholesky_with_jitter`. There are two other guards: eigenvalues
+of a covariance matrix are clipped at zero in :func:`eigh`, and :func:`inverse_root` leaves out
+directions in which it is zero to rounding.
 """
 
 import functools

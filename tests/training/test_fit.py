@@ -376,7 +376,8 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
 
 
 def test_data_that_teach_nothing_are_told_in_the_history(rng):
-    X, Y = rng.normal(size=(5, 1)), rng.normal(size=(5, 3)) * [1.0, 0.0, 0.0] + [0.0, 2.0, 0.0]
+    X, Y = rng.normal(size=(5, 1)), np.tile([1.0, 2.0, 0.0], (5, 1))
+    Y[:, 0] = [1.0, -0.5, 0.3, -1.2, 0.8]
     for rows, text in [
         (5, "; the targets of task_1, task_2 never change, and nothing can be learnt from them"),
         (1, "; there is one row, which cannot tell noise from signal: more rows are needed"),
