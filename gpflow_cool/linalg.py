@@ -1,8 +1,9 @@
 """
 Factorisations and Gaussian densities, for every layer above.
 
-Jitter is added in one place, :func:`cholesky_with_jitter`; the only other guard is that
-eigenvalues of a covariance matrix are clipped at zero in :func:`eigh`.
+Jitter is added in one place, :func:`cholesky_with_jitter`. There are two other guards: eigenvalues
+of a covariance matrix are clipped at zero in :func:`eigh`, and :func:`inverse_root` leaves out
+directions in which it is zero to rounding.
 """
 
 import functools
@@ -21,7 +22,7 @@ from gpflow.config import default_jitter
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 INDEFINITE = (
-    "The kernel matrix has negative eigenvalues that are no rounding errors: the kernel is not"
+    "The kernel matrix has negative eigenvalues that are not rounding errors: the kernel is not"
     " positive definite at these inputs, as Periodic of a Matern kernel is not with two or more"
     " inputs. Negative eigenvalues count as zero, so that predictions are those of another kernel:"
     " choose a kernel that is positive definite, or inputs that are smaller."

@@ -15,7 +15,7 @@ from gpflow.mean_functions import MeanFunction
 from .. import checks
 from ..chain.likelihood import LEARNING
 from ..chain.spectrum import Spectrum
-from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
+from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
 from ..joint.kronecker import JointSolution
 from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
@@ -106,7 +106,7 @@ class SparseCoolMTGP(ChainModel):
         self.input_names = input_names(user_data[0])
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
         summary = self._take(rows)
-        warn_of_offsets(summary.scales, summary.mean_squares)
+        check_offsets(summary.scales, summary.mean_squares)
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
 
