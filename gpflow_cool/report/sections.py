@@ -18,6 +18,7 @@ from ..plotting import (
     plot_task_matrix,
 )
 from ..plotting.kernels import MAX_BARS
+from ..selection.ranking import Candidate
 from ..table.encoding import Coding
 from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
@@ -268,21 +269,24 @@ def kernels_section(found: Findings) -> str:
         return ""
     figure = new_figure((6.4, 0.7 + 0.3 * len(choice.candidates)))
     plot_kernel_table(choice, figure.subplots())
-    head = ["kernel", "log density", "RMSE", "log evidence", "parameters", "seconds"]
-    rows = [
-        [row.name, *map(number, row[1:4]), str(row.num_parameters), number(row.seconds)]
-        if not row.error
-        else [row.name, f"failed: {row.error}", "", "", "", number(row.seconds)]
-        for row in choice.candidates
-    ]
+    head = ["kernel", "log density", "RMSE", "log evidence", "score", "parameters", "seconds"]
+    rows = [[*kernel_cells(row), number(row.seconds)] for row in choice.candidates]
     return section(
         "Kernel",
         "Which kernel?",
-        f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. The"
-        f" first that is not clearly worse than the best is used: {html.escape(choice.chosen)}."
-        " Density and RMSE are of standardised targets.",
+        f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. Of"
+        " those that are not clearly worse than the best, the one with the highest score is used,"
+        " the training objective charged for the parameters:"
+        f" {html.escape(choice.chosen)}. Density and RMSE are of standardised targets.",
         embed(figure, "Densities of the kernels that were compared") + table(head, rows),
     )
+
+
+def kernel_cells(row: Candidate) -> list[str]:
+    """What the table tells of a kernel, its seconds left out."""
+    if row.error:
+        return [row.name, f"failed: {row.error}", "", "", "", ""]
+    return [row.name, *map(number, row[1:4]), row.score_text, str(row.num_parameters)]
 
 
 def relevance_section(found: Findings) -> str:

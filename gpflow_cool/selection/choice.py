@@ -338,16 +338,10 @@ def table_lines(table: KernelTable) -> list[str]:
             continue
         lines.append(
             f"{mark} {row.name:{width}}  {row.log_density:11.3f}  {row.rmse:8.4g}"
-            f"  {row.log_evidence:12.2f}  {score_text(row):>9}  {row.num_parameters:10d}"
+            f"  {row.log_evidence:12.2f}  {row.score_text:>9}  {row.num_parameters:10d}"
             f"  {row.seconds:7.1f}"
         )
     lines.append(f"Every one of {table.num_rows} rows predicted from all the others; * is chosen.")
     if any(row.interpolates for row in table.candidates):
         lines.append("! passes through every target: taken only if all that are as good do.")
     return lines
-
-
-def score_text(row: Candidate) -> str:
-    """The score, or a dash where there is none, and a mark where it does not count."""
-    mark = "!" if row.interpolates else ""
-    return "-" if row.score is None else f"{row.score:.1f}{mark}"

@@ -57,6 +57,12 @@ class Candidate(NamedTuple):
     interpolates: bool = False
     """Whether the noise of every task is at its lower bound."""
 
+    @property
+    def score_text(self) -> str:
+        """The score, or a dash where there is none, and a mark where it does not count."""
+        mark = "!" if self.interpolates else ""
+        return "-" if self.score is None else f"{self.score:.1f}{mark}"
+
 
 class Trained(NamedTuple):
     """A row of the table, with its model and the history of its training."""

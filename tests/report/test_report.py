@@ -153,7 +153,8 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     rng = np.random.default_rng(0)
     X = rng.normal(size=[20, 2])
     regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
-    rows = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125), Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
+    good = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125, score=3.25, interpolates=True)
+    rows = good, Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
     regressor.kernel_choice_ = KernelTable(rows, "se", 20)
     text = report_page(regressor, "m")
     data = data_of(text)["maps"]
@@ -162,8 +163,8 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     assert_allclose(np.array(data["mean"]).T, mean, rtol=1e-4, atol=1e-5)
     assert_allclose(np.array(data["std"]).T, std, rtol=1e-4)
     rows = Page(text).rows
-    assert ["se", "−1.5", "0.25", "7.5", "3", "0.125"] in rows
-    assert ["rq", "failed: <bad>", "", "", "", "1"] in rows
+    assert ["se", "−1.5", "0.25", "7.5", "3.2!", "3", "0.125"] in rows
+    assert ["rq", "failed: <bad>", "", "", "", "", "1"] in rows
     assert len(Page(text).figures()) == 4  # two correlations, kernels, relevance
 
 
