@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
 from .encoding import Encoding
+from .inputs import encoded_names
 from .transforms import Warping
 
 
@@ -35,13 +36,8 @@ class TrainingRows:
         "hue=red", and one per column that had gaps, say "size missing".
         """
         check_is_fitted(self, "model_")
-        if self._encoding is not None:
-            return self._encoding.inputs
-        count = len(self._inputs.scale)
-        return [
-            str(name)
-            for name in getattr(self, "feature_names_in_", map("x{}".format, range(count)))
-        ]
+        names = encoded_names(self, self._encoding)
+        return [f"x{d}" for d in range(len(self._inputs.scale))] if names is None else names
 
     @property
     def encoded_kinds_(self) -> list[str]:

@@ -259,16 +259,21 @@ def attempt(
 
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of every task has been trained to its lower bound."""
-    if not isinstance(model, TrainableChain) or not model.sigma2.trainable:
-        return ""
-    bound = lower_bound(model.sigma2)
-    if bound is None or np.any(model.sigma2.numpy() > AT_FLOOR * bound):
+    if not interpolates(model):
         return ""
     return (
         "; sigma2 of every task is at its lower bound: the model passes through all targets, and"
         " may be far too certain elsewhere unless they have no noise. Score it on rows held out,"
         " or try fewer lengthscales"
     )
+
+
+def interpolates(model: TrainableModel) -> bool:
+    """Whether the noise of every task has been trained to its lower bound."""
+    if not isinstance(model, TrainableChain) or not model.sigma2.trainable:
+        return False
+    bound = lower_bound(model.sigma2)
+    return bound is not None and bool(np.all(model.sigma2.numpy() <= AT_FLOOR * bound))
 
 
 def failure_message(failure: Exception) -> str:
