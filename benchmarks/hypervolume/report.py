@@ -29,8 +29,16 @@ def select(lines: list[dict[str, Any]], model: str, problem: str, batch: int) ->
     return {
         line["seed"]: line
         for line in lines
-        if (line["model"], line["problem"], line["batch"]) == wanted
+        if (line["model"], line["problem"], line["batch"]) == wanted and "failed" not in line
     }
+
+
+def failures(lines: list[dict[str, Any]], model: str, problem: str, batch: int) -> str:
+    """How many runs failed, where any did."""
+    wanted = (model, problem, batch)
+    runs = [line for line in lines if (line["model"], line["problem"], line["batch"]) == wanted]
+    failed = sum("failed" in line for line in runs)
+    return f", {failed} failed" if failed else ""
 
 
 def mean_and_error(values: Iterable[float]) -> str:
@@ -56,7 +64,7 @@ def rows(lines: list[dict[str, Any]], batch: int) -> list[str]:
             if not runs:
                 continue
             steps = len(next(iter(runs.values()))["evaluated"]) - 1
-            cells = [problem, name, str(len(runs))]
+            cells = [problem, name, f"{len(runs)}{failures(lines, model, problem, batch)}"]
             for what in ("evaluated", "recommended"):
                 cells.append(mean_and_error(run[what][-1] for run in runs.values()))
                 cells.append("" if model == "ours" else difference(ours, runs, what))
