@@ -21,6 +21,9 @@ NAMES = {
     "independent-trieste": "independent GPs, as Trieste trains them",
     "botorch": "BoTorch Kronecker, qLogEHVI",
 }
+FEWEST_DRAWN = 5
+"""A curve is the mean of this many runs at least."""
+
 COLOURS = {"ours": "C0", "independent": "C1", "botorch": "C2"}
 
 
@@ -83,7 +86,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         for ax, problem in zip(row, PROBLEMS, strict=True):
             for model, colour in COLOURS.items():
                 runs = select(lines, model, problem, batch)
-                if not runs:
+                if len(runs) < FEWEST_DRAWN:
                     continue
                 curves = np.array([run["evaluated"] for run in runs.values()])
                 at = INITIAL + batch * np.arange(curves.shape[1])
