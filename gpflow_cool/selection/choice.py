@@ -292,8 +292,7 @@ def with_relevance(
     try:
         history = uninterrupted(model.fit(relevance="shrunk", **options))
         freed = scored(name, model, history, started)
-        # Its lengthscales are pulled together: they are not as many as they look.
-        return freed._replace(row=freed.row._replace(score=np.nan))
+        return freed._replace(row=freed.row._replace(score=None))
     except (TrainingFailed, ArithmeticError) as error:
         return failed(name, started, error)
 
@@ -351,4 +350,4 @@ def table_lines(table: KernelTable) -> list[str]:
 def score_text(row: Candidate) -> str:
     """The score, or a dash where there is none, and a mark where it does not count."""
     mark = "!" if row.interpolates else ""
-    return "-" if np.isnan(row.score) else f"{row.score:.1f}{mark}"
+    return "-" if row.score is None else f"{row.score:.1f}{mark}"

@@ -49,9 +49,10 @@ class Candidate(NamedTuple):
     error: str = ""
     """Why the kernel could not be fitted."""
 
-    score: float = np.nan
+    score: float | None = None
     """The training objective, charged for the parameters: it decides between kernels that
-    leave-one-out cannot tell apart."""
+    leave-one-out cannot tell apart. None with a lengthscale per input, which are pulled together
+    and so are not as many parameters as they look."""
 
     interpolates: bool = False
     """Whether the noise of every task is at its lower bound."""
@@ -84,7 +85,7 @@ def best_of(trained: Sequence[Trained]) -> Trained:
     best = max(fitted, key=lambda item: item.row.log_density)
     near = [item for item in fitted if not is_clearly_worse(item, best)]
     noisy = [item for item in near if not item.row.interpolates]
-    return max(noisy or near, key=lambda item: item.row.score)
+    return max(noisy or near, key=lambda item: item.row.score or 0.0)
 
 
 def is_clearly_worse(item: Trained, best: Trained) -> bool:

@@ -18,7 +18,8 @@ from tables import NASTY, make_data
 from gpflow_cool.report.data import surprise
 from gpflow_cool.report.page import FOLDER, SCRIPTS
 from gpflow_cool.report.sections import number, report_page
-from gpflow_cool.selection.choice import Candidate, KernelTable
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.summary import leave_one_out_scores
 

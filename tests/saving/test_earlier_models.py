@@ -50,8 +50,10 @@ def test_predictions_of_models(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/objective" in RECORDED])
 def test_objectives(name):
+    """The bound with inducing points was recorded when it had a jitter of 1e-11."""
     objective = load(name).maximum_log_likelihood_objective()
-    assert_close(objective, RECORDED[f"{name}/objective"], rtol=1e-10)
+    error = 1e-9 if name == "sparse" else 1e-10
+    assert_close(objective, RECORDED[f"{name}/objective"], rtol=error)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/C" in RECORDED])
