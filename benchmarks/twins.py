@@ -16,8 +16,10 @@ import tensorflow as tf
 from core import fastest, problem
 
 from gpflow_cool import CoolMTGP
+from gpflow_cool.chain.compression import dual_vectors
 from gpflow_cool.chain.likelihood import ChainGradient, KernelGradient, chain_gradient, solve_chain
-from gpflow_cool.chain.newton import Box, solve
+from gpflow_cool.chain.newton import solve_from
+from gpflow_cool.chain.search import Box, Starts
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.chain.terms import kernel_gradient, task_problems
 from gpflow_cool.linalg import eigh
@@ -48,8 +50,9 @@ def compare(N: int, T: int, learning: str) -> None:
     spectrum = exact_spectrum(*eigh(kernel(model.data[0])), model.data[1])
     problems = task_problems(spectrum.numpy(), learning)
     present = profile.present().numpy()
-    solution = solve(problems, present, Box(np.log(present), np.log(present)))
-    best = solution.parameters, solution.W, solution.A
+    starts = Starts(np.arange(len(present)), np.log(present))
+    solution = solve_from(problems, Box(starts.x, starts.x), starts)
+    best = solution.parameters, solution.W, dual_vectors(problems, present, solution.W)
     b, sigma2 = tf.unstack(tf.constant(present), axis=1)
     eager = tensorflow_gradient(spectrum, learning)
     start = time.perf_counter()

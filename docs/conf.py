@@ -1,6 +1,7 @@
 """The site: `make docs` executes the tutorials into docs/tutorials/ and builds everything."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -67,7 +68,7 @@ html_theme_options = {
 
 def in_the_site(app, docname, source):
     """Pages and tutorials link to each other as their files lie in the repository."""
-    source[0] = source[0].replace("../tutorials/", "tutorials/").replace("../docs/", "../")
+    source[0] = re.sub(r"\.\./tutorials/(?=\d)", "tutorials/", source[0]).replace("../docs/", "../")
     if docname == "tutorials/index":
         source[0] = source[0].replace("CARDS", gallery.cards(HERE / "tutorials"))
 

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  metrics
-chain/      kernels  variation  products  spectrum  likelihood  objective  terms  compression
-            newton  starting  recovery
+chain/      kernels  variation  products  spectrum  likelihood  objective  systems  terms
+            compression  search  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation
@@ -23,11 +23,12 @@ grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
-training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
+training/   model  run  relevance  vector  remarks  profiled  streamed  em  optimizers
+            monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  choice
 table/      arff  costs  columns  files  folds  cells  encoding  inputs  transforms  choices
-            training_rows  places  intervals  learned  estimator  evaluation  residuals
+            training_rows  places  intervals  learned  estimator  evaluation  comparison  residuals
             summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__

@@ -57,6 +57,15 @@ def run(model: str, name: str, batch: int, seed: int) -> dict[str, Any]:
     }
 
 
+def run_or_failure(model: str, name: str, batch: int, seed: int) -> dict[str, Any]:
+    """One optimisation, or what went wrong in it."""
+    try:
+        return run(model, name, batch, seed)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return {"model": model, "problem": name, "batch": batch, "seed": seed, "failed": told}
+
+
 def key(line: dict[str, Any]) -> tuple[Any, ...]:
     return line["model"], line["problem"], line["batch"], line["seed"]
 
@@ -90,11 +99,11 @@ def main() -> None:
     for batch, seed, problem, model in product(batches, seeds, *names):
         if (model, problem, batch, seed) in map(key, read(path)):
             continue
-        line = run(model, problem, batch, seed)
+        line = run_or_failure(model, problem, batch, seed)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        final = f"{line['evaluated'][-1]:.4f} {line['recommended'][-1]:.4f}"
-        print(*key(line), final, f"{line['cpu']:.1f} s", flush=True)
+        told = line.get("failed") or f"{line['evaluated'][-1]:.4f}, {line['cpu']:.1f} s"
+        print(*key(line), told, flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ NAMES = {
     "independent-trieste": "independent GPs, as Trieste trains them",
     "botorch": "BoTorch Kronecker, qLogEHVI",
 }
+FEWEST_DRAWN = 5
+"""A curve is the mean of this many runs at least."""
+
 COLOURS = {"ours": "C0", "independent": "C1", "botorch": "C2"}
 
 
@@ -29,8 +32,16 @@ def select(lines: list[dict[str, Any]], model: str, problem: str, batch: int) ->
     return {
         line["seed"]: line
         for line in lines
-        if (line["model"], line["problem"], line["batch"]) == wanted
+        if (line["model"], line["problem"], line["batch"]) == wanted and "failed" not in line
     }
+
+
+def failures(lines: list[dict[str, Any]], model: str, problem: str, batch: int) -> str:
+    """How many runs failed, where any did."""
+    wanted = (model, problem, batch)
+    runs = [line for line in lines if (line["model"], line["problem"], line["batch"]) == wanted]
+    failed = sum("failed" in line for line in runs)
+    return f", {failed} failed" if failed else ""
 
 
 def mean_and_error(values: Iterable[float]) -> str:
@@ -56,7 +67,7 @@ def rows(lines: list[dict[str, Any]], batch: int) -> list[str]:
             if not runs:
                 continue
             steps = len(next(iter(runs.values()))["evaluated"]) - 1
-            cells = [problem, name, str(len(runs))]
+            cells = [problem, name, f"{len(runs)}{failures(lines, model, problem, batch)}"]
             for what in ("evaluated", "recommended"):
                 cells.append(mean_and_error(run[what][-1] for run in runs.values()))
                 cells.append("" if model == "ours" else difference(ours, runs, what))
@@ -75,7 +86,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         for ax, problem in zip(row, PROBLEMS, strict=True):
             for model, colour in COLOURS.items():
                 runs = select(lines, model, problem, batch)
-                if not runs:
+                if len(runs) < FEWEST_DRAWN:
                     continue
                 curves = np.array([run["evaluated"] for run in runs.values()])
                 at = INITIAL + batch * np.arange(curves.shape[1])

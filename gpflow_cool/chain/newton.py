@@ -3,59 +3,51 @@ The inner problem of profiled training: the best b and sigma2 for a fixed kernel
 
 With the spectrum fixed the objective splits into T problems in two numbers each,
 :math:`(\log b_t, \log \sigma^2_t)`. A grid that all tasks share shows where the maxima are, and
-Newton's method with exact derivatives goes there, one task after the other.
+Newton's method with exact derivatives goes there, from all starts at once.
 
-Letters: T tasks, n rows of a task's problem, P points of the grid.
+Letters: T tasks, n rows of a task's problem, P points of the grid, or starts.
 """
 
-import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from .terms import SharedTerms, Task, TaskProblems, Terms, shared_terms, task_terms
+from .search import COARSE, FINE, Box, Starts, highest, search, search_orders
+from .terms import TaskProblems, Terms, task_terms
 
-FINE, COARSE = np.log([10.0**0.5, 10.0**0.75]), np.log([10.0, 10.0**1.5])
-"""Distances between points of the grid in log b and log sigma2, for the first search and for those
-that only look whether a task has a better maximum elsewhere."""
+MAX_STEP, MAX_ITERATIONS = 3.0, 60
+"""Longest Newton step in log b and log sigma2, and how many there may be."""
 
-MAX_STEP = 3.0
-"""Longest Newton step in log b and log sigma2."""
+TOLERANCE = 1e-10
+"""The last step is not evaluated but expanded: its gain, in nats, times its length is below this.
+What the expansion leaves out is about a sixth of that."""
 
-MAX_ITERATIONS = 60
+LAST_STEP, MANY_STEPS = 0.1, 100.0
+"""No longer step is expanded, and so many more may follow one that is."""
 
-GAIN_TOLERANCE = 1e-12
-"""A step with a smaller expected gain, in nats, is not taken."""
-
-STRICT_ITERATIONS, LOOSE_GAIN_TOLERANCE = 15, 1e-9
-"""After this many steps the tolerance grows tenfold per step, up to the loose one: where the data
-hardly tell b from sigma2, many steps would gain next to nothing."""
+SHORTENING, MAX_SHORTENINGS = 0.3, 8
+"""A step that does not climb is shortened by this factor, up to so many times."""
 
 MAX_GAIN_RATIO = 10.0
 """A start is given up if this many times the expected gain of its next step would not lift it to
 the best start of its task. Near an optimum a step expects twice the gain that is left."""
 
+SAME = 0.1
+"""So close to a better start of the same task, a start is given up."""
+
+RIVAL = 5.0
+"""Other maxima of a task are kept for the next kernel matrix if they are so many nats lower."""
+
+MUCH_CHANGE = 2.0
+"""The grid is looked at again when the term of a task has changed by so many nats."""
+
 LINEAR = 0.1
 """A term is as good as linear in b where its slope changes by this fraction towards zero."""
 
-NUM_STARTS = 3
-"""Of so many maxima on the grid Newton's method may start."""
-
-SHORTENING, MAX_SHORTENINGS = 0.3, 8
-"""A step that does not climb is shortened by this factor, up to so many times."""
-
-
-class Box(NamedTuple):
-    """Bounds of log b and log sigma2, [T, 2] each; equal bounds hold a number fixed."""
-
-    lower: AnyNDArray
-    upper: AnyNDArray
-
-    def of_tasks(self, order: AnyNDArray) -> "Box":
-        """The bounds of the tasks in another order."""
-        return Box(self.lower[order], self.upper[order])
+LITTLE_SIGNAL = 1e-3
+"""Where b has vanished, it returns to this much signal relative to noise."""
 
 
 class InnerSolution(NamedTuple):
@@ -65,43 +57,48 @@ class InnerSolution(NamedTuple):
     values: AnyNDArray  # [T], the terms
     gradients: AnyNDArray  # [T, 2], of the terms by b and sigma2
     W: AnyNDArray  # [T, T], row t holds the weights of the tasks before t
-    A: AnyNDArray  # [n, T], the dual vectors
+    maxima: Starts  # this optimum and others that are not much lower
+    searched: AnyNDArray  # [T], the terms when the grid was last looked at
 
 
-class Optimum(NamedTuple):
-    """A point (log b, log sigma2) of one task, [2], and the term there."""
+class Optima(NamedTuple):
+    """Where Newton's method ended."""
 
-    x: AnyNDArray
+    starts: Starts
     terms: Terms
 
+    def leaders(self) -> AnyNDArray:
+        """[P], the best of each one's task."""
+        tasks = self.starts.tasks
+        order = np.lexsort([-self.terms.values, tasks])
+        firsts = order[np.diff(tasks[order], prepend=-1) > 0]
+        return firsts[np.searchsorted(tasks[firsts], tasks)]
 
-class Starts(NamedTuple):
-    """Maxima of each task on a grid, the best first."""
-
-    points: AnyNDArray  # [T, starts, 2], (log b, log sigma2)
-    estimates: AnyNDArray  # [T, starts], of the terms; minus infinity if a task has fewer maxima
-
-    def split(self, parts: int) -> "list[Starts]":
-        """The starts of so many groups of tasks, which stand one after the other."""
-        both = np.split(self.points, parts), np.split(self.estimates, parts)
-        return [Starts(*pair) for pair in zip(*both, strict=True)]
+    def best(self) -> "Optima":
+        """The best of each task."""
+        firsts = np.unique(self.leaders())
+        return Optima(self.starts.of(firsts), self.terms.of(firsts))
 
 
-def solve(
-    problems: TaskProblems, present: AnyNDArray | None, box: Box, *, looks_elsewhere: bool = True
-) -> InnerSolution:
+def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -> InnerSolution:
     """
     Maximise the term of every task.
 
-    :param present: [T, 2], (b, sigma2) near the optimum, if they are known. The search then is
-        coarse: another maximum is tried where the grid shows one that is higher.
-    :param looks_elsewhere: False leaves that search out.
+    :param last: The solution for a kernel matrix before this one, whose maxima are the starts.
+        Where the terms have changed much since, the grid is looked at again, a coarse one, and
+        another maximum is tried where it shows one that is higher.
     """
-    if present is not None and not looks_elsewhere:
-        starts = Starts(np.empty([len(present), 0, 2]), np.empty([len(present), 0]))
-    else:
-        starts = search(problems, box, FINE if present is None else COARSE)
-    return solve_from(problems, present, box, starts)
+    if last is None:
+        return solve_from(problems, box, highest(*search(problems, box, FINE)))
+    found = maximise(problems, box, last.maxima)
+    values = found.best().terms.values
+    if np.max(np.abs(values - last.searched)) < MUCH_CHANGE:
+        return solution(found)._replace(searched=last.searched)
+    maxima, x = search(problems, box, COARSE)
+    higher = highest(np.where(maxima > values, maxima, -np.inf), x)
+    if len(higher.tasks):
+        found = joined(found, maximise(problems, box, higher))
+    return solution(found)
 
 
 def solve_orders(
@@ -114,257 +111,155 @@ def solve_orders(
     """
     starts = search_orders(problems, orders, box)
     for order, own in zip(orders, starts, strict=True):
-        yield solve_from(problems.of_tasks(order), None, box.of_tasks(order), own)
+        yield solve_from(problems.of_tasks(order), box.of_tasks(order), own)
 
 
-def solve_from(
-    problems: TaskProblems, present: AnyNDArray | None, box: Box, starts: Starts
-) -> InnerSolution:
-    """Maximise the term of every task from the starts of a search."""
-    num_tasks = len(box.lower)
-    W, A = np.zeros([num_tasks, num_tasks]), np.empty_like(problems.Y)
-    optima = []
-    for t, task in enumerate(problems.tasks()):
-        bounds = Box(box.lower[t], box.upper[t])
-        known = None if present is None else np.log(present[t])
-        optima.append(best_of_starts(task, bounds, known, *(part[t] for part in starts)))
-        W[t, :t], A[:, t] = optima[-1].terms.w, optima[-1].terms.a
+def solve_from(problems: TaskProblems, box: Box, starts: Starts) -> InnerSolution:
+    """Maximise the term of every task from given starts."""
+    return solution(maximise(problems, box, starts))
+
+
+def joined(one: Optima, other: Optima) -> Optima:
+    """Both, in the order of the tasks."""
+    pairs = zip((*one.starts, *one.terms), (*other.starts, *other.terms), strict=True)
+    parts = [np.concatenate(pair) for pair in pairs]
+    order = np.argsort(parts[0], kind="stable")
+    tasks, x, *terms = (part[order] for part in parts)
+    return Optima(Starts(tasks, x), Terms(*terms))
+
+
+def solution(found: Optima) -> InnerSolution:
+    """The best of each task's optima."""
+    best, leaders = found.best(), found.leaders()
+    values, x = found.terms.values, found.starts.x
+    others = (values > values[leaders] - RIVAL) & are_apart(x, x[leaders])
+    kept = others | (leaders == np.arange(len(values)))
     return InnerSolution(
-        np.exp([optimum.x for optimum in optima]),
-        np.array([optimum.terms.value for optimum in optima]),
-        np.array([optimum.terms.gradient for optimum in optima]),
-        W,
-        A,
+        np.exp(best.starts.x),
+        best.terms.values,
+        best.terms.gradients,
+        best.terms.W,
+        found.starts.of(kept),
+        best.terms.values,
     )
 
 
-def best_of_starts(
-    task: Task,
-    bounds: Box,
-    known: AnyNDArray | None,
-    starts: AnyNDArray,
-    estimates: AnyNDArray,
-) -> Optimum:
-    """
-    The best optimum of one task.
-
-    :param known: A point near the optimum. Of the starts, those with higher estimates are tried.
-    :param starts: Points (log b, log sigma2), the best first.
-    :param estimates: Of the term at the starts.
-    """
-    if known is None:
-        best, threshold = maximise(task, starts[0], bounds), -np.inf
-        starts, estimates = starts[1:], estimates[1:]
-    else:
-        best = maximise(task, with_some_signal(task, known), bounds)
-        threshold = best.terms.value
-    for start in starts[estimates > threshold]:
-        other = maximise(task, start, bounds, at_least=best.terms.value)
-        best = max(best, other, key=lambda optimum: optimum.terms.value)
-    return best
-
-
-# The grid -----------------------------------------------------------------------------------------
-
-
-def with_some_signal(task: Task, x: AnyNDArray) -> AnyNDArray:
-    """
-    The point (log b, log sigma2), b raised to where the signal is a thousandth of the noise.
-
-    Where b has vanished its slope has too, although there may be a signal by now.
-    """
-    largest = float(np.max(task.problems.lam, initial=np.finfo(float).tiny))
-    return np.array([max(x[0], x[1] - np.log(1e3 * largest)), x[1]])
-
-
-def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> Starts:
-    """The highest maxima of each task on a grid that all tasks share."""
-    grid = Grid(grid_axes(problems, box, spacing), spacing)
-    terms = shared_terms(problems, np.exp(grid.points()))
-    estimates, x = estimate_terms(grid.points(), terms, box, spacing)
-    return highest(grid.maxima(estimates), x)
-
-
-def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) -> list[Starts]:
-    """
-    The highest maxima of each task in each order.
-
-    The first order is searched on the whole grid, the others where its tasks have their maxima.
-    """
-    first, others = orders[0], orders[1:]
-    grid = Grid(grid_axes(problems, box, FINE), FINE)
-    points = grid.points()
-    terms = shared_terms(problems.of_tasks(first), np.exp(points))
-    estimates, x = estimate_terms(points, terms, box.of_tasks(first), FINE)
-    maxima = grid.maxima(estimates)
-    starts = [highest(maxima, x)]
-    if others:
-        near = grid.neighbours(np.isfinite(maxima).any(axis=1))
-        terms = shared_terms(problems, np.exp(points[near]), others)
-        tasks = np.concatenate(others)
-        found, x = estimate_terms(points[near], terms, box.of_tasks(tasks), FINE)
-        estimates = np.full([len(points), len(tasks)], np.inf)  # unknown: no maximum beside it
-        estimates[near] = found
-        maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[near])
-        starts += highest(maxima, x).split(len(others))
-    return starts
-
-
-class Grid(NamedTuple):
-    """Points (log b, log sigma2) that all tasks share."""
-
-    axes: list[AnyNDArray]  # values of log b and of log sigma2
-    spacing: AnyNDArray  # [2], at least their distances
-
-    def points(self) -> AnyNDArray:
-        """[P, 2]."""
-        return np.stack(np.meshgrid(*self.axes, indexing="ij"), axis=-1).reshape(-1, 2)
-
-    def around(self, values: AnyNDArray, outside: Any) -> list[AnyNDArray]:
-        """The values, [P, T], at each point and at its eight neighbours."""
-        rows, columns = map(len, self.axes)
-        shaped = values.reshape(rows, columns, -1)
-        padded = np.pad(shaped, [(1, 1), (1, 1), (0, 0)], constant_values=outside)
-        blocks = [padded[i : i + rows, j : j + columns] for i in range(3) for j in range(3)]
-        return [block.reshape(values.shape) for block in blocks]
-
-    def maxima(self, values: AnyNDArray) -> AnyNDArray:
-        """The values where none of the neighbours is higher, minus infinity elsewhere."""
-        highest = np.maximum.reduce(self.around(values, -np.inf))
-        return np.where(values >= highest, values, -np.inf)
-
-    def neighbours(self, chosen: AnyNDArray) -> AnyNDArray:
-        """[P], which points are chosen or next to one that is."""
-        return np.any(self.around(chosen[:, None], False), axis=0)[:, 0]
-
-
-def estimate_terms(
-    points: AnyNDArray, terms: SharedTerms, box: Box, spacing: AnyNDArray
-) -> tuple[AnyNDArray, AnyNDArray]:
-    """
-    Estimates of the terms near points of a grid.
-
-    Each point stands for the best size of b and sigma2 within half a cell, see
-    :class:`.SharedTerms`: where rows are many, terms are steep in this direction.
-
-    :param points: [P, 2].
-    :return: The estimates [P, T], and where they hold, [P, T, 2].
-    """
-    x, reach = points[:, None], 0.5 * spacing[1]
-    low = np.clip(np.max(box.lower - x, axis=2), -reach, 0.0)  # [P, T]
-    high = np.clip(np.min(box.upper - x, axis=2), 0.0, reach)
-    tiny = np.finfo(float).tiny
-    residuals, counts = (np.log(np.maximum(part, tiny)) for part in terms[1:])
-    shift = np.clip(residuals - counts, low, high)
-    change = terms.residuals * np.expm1(-shift) + terms.counts * shift
-    near = np.all((x >= box.lower - spacing) & (x <= box.upper + spacing), axis=2)
-    return np.where(near, terms.values - 0.5 * change, -np.inf), x + shift[..., None]
-
-
-def highest(maxima: AnyNDArray, x: AnyNDArray) -> Starts:
-    """The highest maxima, [P, T], and where they are, of x [P, T, 2]."""
-    ranked = np.argsort(-maxima, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
-    points = np.take_along_axis(x, ranked[..., None], axis=0)
-    return Starts(np.swapaxes(points, 0, 1), np.take_along_axis(maxima, ranked, axis=0).T)
-
-
-def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[AnyNDArray]:
-    """
-    Values of log b and log sigma2 between which the optima of all tasks lie.
-
-    sigma2 goes up to the largest mean square of a task. b goes from where the largest eigenvalue
-    hides in the noise to where the smallest one above rounding explains a task by itself.
-    """
-    spectrum = problems.spectrum
-    useful = spectrum.lam[spectrum.lam > spectrum.rounding]
-    smallest, largest = (useful.min(), useful.max()) if len(useful) else (1.0, 1.0)
-    lower, upper = np.min(box.lower, axis=0), np.max(box.upper, axis=0)
-    mean_squares = np.sum(np.square(problems.Y), axis=0) / spectrum.num_rows
-    size = np.log(np.max(mean_squares) + np.finfo(float).tiny)
-    low = np.clip([lower[1] - np.log(10.0 * largest), lower[1]], lower, upper)
-    high = np.clip([size + np.log(10.0 / smallest), size], low, upper)
-    numbers = 1 + np.ceil((high - low) / spacing).astype(int)
-    return [np.linspace(*ends) for ends in zip(low, high, numbers, strict=True)]
+def are_apart(x: AnyNDArray, y: AnyNDArray) -> AnyNDArray:
+    return np.max(np.abs(x - y), axis=1) > SAME
 
 
 # Newton's method ----------------------------------------------------------------------------------
 
 
-def maximise(task: Task, x: AnyNDArray, bounds: Box, at_least: float = -np.inf) -> Optimum:
-    """
-    Maximise the term of one task by Newton's method.
-
-    :param x: (log b, log sigma2) to start from.
-    :param bounds: [2] each.
-    :param at_least: The search is given up where it will not come so high, see `MAX_GAIN_RATIO`.
-    """
-    x = np.clip(x, *bounds)
-    terms = task_terms(task, *np.exp(x))
-    for iteration in range(MAX_ITERATIONS):
-        looser = 10.0 ** max(0, iteration - STRICT_ITERATIONS)
-        step, gain = newton_step(x, terms, bounds)
-        if not gain > min(GAIN_TOLERANCE * looser, LOOSE_GAIN_TOLERANCE):
+def maximise(problems: TaskProblems, box: Box, starts: Starts) -> Optima:
+    """Maximise terms by Newton's method, from all starts at once."""
+    tasks, bounds = starts.tasks, box.of_tasks(starts.tasks)
+    largest = float(np.max(problems.lam, initial=np.finfo(float).tiny))
+    x = np.clip(starts.x, *bounds)
+    terms = task_terms(problems, tasks, np.exp(x))
+    steps, gains = newton_steps(x, terms, bounds, largest)
+    shortenings = np.zeros(len(tasks))
+    active = np.arange(len(tasks))
+    for _ in range(MAX_ITERATIONS):
+        open_ones = has_prospects(Optima(Starts(tasks, x), terms), steps, gains)
+        active = active[((shortenings > 0) | open_ones)[active]]
+        if not len(active):
             break
-        if terms.value + MAX_GAIN_RATIO * gain < at_least:
-            break
-        better = climb(task, Optimum(x, terms), step, bounds)
-        if better is None:
-            break
-        x, terms = better
-    return Optimum(x, terms)
+        trial = np.clip(x[active] + steps[active], *bounds.of_tasks(active))
+        found = task_terms(problems, tasks[active], np.exp(trial))
+        climbs = found.values > terms.values[active]
+        higher, lower = active[climbs], active[~climbs]
+        x[higher] = trial[climbs]
+        for part, new in zip(terms, found, strict=True):
+            part[higher] = new[climbs]
+        steps[higher], gains[higher] = newton_steps(
+            x[higher], terms.of(higher), bounds.of_tasks(higher), largest
+        )
+        shortenings[higher] = 0
+        shortenings[lower] += 1
+        steps[lower] *= SHORTENING
+        stuck = lower[shortenings[lower] == MAX_SHORTENINGS]  # as high as rounding lets it
+        steps[stuck], gains[stuck], shortenings[stuck] = 0.0, 0.0, 0
+    steps[(np.max(np.abs(steps), axis=1) > LAST_STEP) | is_worthwhile(steps, gains)] = 0.0
+    return expanded(Optima(Starts(tasks, x), terms), np.clip(x + steps, *bounds))
 
 
-def newton_step(x: AnyNDArray, terms: Terms, bounds: Box) -> tuple[AnyNDArray, float]:
+def has_prospects(present: Optima, steps: AnyNDArray, gains: AnyNDArray) -> AnyNDArray:
+    """[P], whether another step may lead to the best optimum of a task and is not the last."""
+    leaders, values, x = present.leaders(), present.terms.values, present.starts.x
+    leads = leaders == np.arange(len(leaders))
+    may_win = (values + MAX_GAIN_RATIO * gains > values[leaders]) & are_apart(x, x[leaders])
+    return (leads | may_win) & is_worthwhile(steps, gains)
+
+
+def is_worthwhile(steps: AnyNDArray, gains: AnyNDArray) -> AnyNDArray:
+    """[P], whether a step must be taken and evaluated; after a long one there may be others."""
+    lengths = np.max(np.abs(steps), axis=1)
+    return gains * np.where(lengths > LAST_STEP, MANY_STEPS, lengths) > TOLERANCE
+
+
+def expanded(present: Optima, x: AnyNDArray) -> Optima:
+    """The terms at points close to those where they are known, by their Taylor series."""
+    (tasks, old), (values, gradients, hessians, W, slopes) = present
+    change = np.exp(x) - np.exp(old)  # [P, 2], of b and sigma2
+    bend = np.einsum("pij,pj->pi", hessians, change)
+    values = values + np.sum((gradients + 0.5 * bend) * change, axis=1)
+    W = W + np.einsum("pi,pit->pt", change, slopes)
+    return Optima(Starts(tasks, x), Terms(values, gradients + bend, hessians, W, slopes))
+
+
+def newton_steps(
+    x: AnyNDArray, terms: Terms, bounds: Box, largest: float
+) -> tuple[AnyNDArray, AnyNDArray]:
     """
-    Ascent step: Newton with the absolute value of the curvature.
+    Ascent steps: Newton with the absolute value of the curvature.
 
-    A number at its bound whose gradient points outside stays where it is, and b goes straight to
-    its lower bound where the task wants no signal. In Python's own floats,
-    which are faster than arrays of two numbers.
+    A number at its bound whose gradient points outside stays where it is. In log b alone, Newton's
+    method would lower b by a factor of e per step where a task wants no signal, and not see that it
+    wants some where b has vanished: there b jumps.
 
-    :return: The step in (log b, log sigma2), and what it would gain if the problem were linear.
+    :param x: [P, 2], (log b, log sigma2).
+    :param largest: The largest eigenvalue.
+    :return: The steps [P, 2], and what they would gain if the problems were linear, [P].
     """
     scale = np.exp(x)
-    gradient = scale * terms.gradient
-    held = ((x <= bounds.lower) & (gradient <= 0)) | ((x >= bounds.upper) & (gradient >= 0))
-    if not held[0] and wants_no_signal(gradient[0], scale[0] ** 2 * terms.hessian[0, 0]):
-        held[0], jump, jump_gain = True, bounds.lower[0] - x[0], -float(gradient[0])
-    else:
-        jump, jump_gain = 0.0, 0.0
-    free = scale * ~held
-    g, h = (free * terms.gradient).tolist()
-    (bb, bs), (_, ss) = (free[:, None] * terms.hessian * free).tolist()
-    bb, ss = bb + g, ss + h
-    middle, half = 0.5 * (bb + ss), 0.5 * (bb - ss)
-    radius, angle = math.hypot(half, bs), 0.5 * math.atan2(bs, half)
-    cos, sin = math.cos(angle), math.sin(angle)  # first eigenvector
-    smallest = 1e-9 * (abs(middle) + radius) + 1e-12
-    along = (cos * g + sin * h) / max(abs(middle + radius), smallest)
-    across = (cos * h - sin * g) / max(abs(middle - radius), smallest)
-    step = cos * along - sin * across, sin * along + cos * across
-    shorter = MAX_STEP / max(abs(step[0]), abs(step[1]), MAX_STEP)
-    move = shorter * np.array(step) * ~held + [jump, 0.0]
-    return move, shorter * (step[0] * g + step[1] * h) + jump_gain
+    g = scale * terms.gradients
+    H = scale[:, :, None] * terms.hessians * scale[:, None, :]
+    held = ((x <= bounds.lower) & (g <= 0)) | ((x >= bounds.upper) & (g >= 0))
+    target = jump_of_b(x, g[:, 0], H[:, 0, 0], bounds, largest)
+    jumps = ~held[:, 0] & (target != x[:, 0])
+    jump_gain = np.where(jumps, g[:, 0] * np.expm1(target - x[:, 0]), 0.0)
+    free = ~held & ~(jumps[:, None] & [True, False])
+    g = g * free
+    bb, bs, ss = (H[:, i, j] * free[:, i] * free[:, j] for i, j in ((0, 0), (0, 1), (1, 1)))
+    step = newton_step(g, bb + g[:, 0], bs, ss + g[:, 1]) * free
+    step *= (MAX_STEP / np.maximum(np.max(np.abs(step), axis=1), MAX_STEP))[:, None]
+    gains = np.sum(step * g, axis=1) + jump_gain
+    step[jumps, 0] = (target - x[:, 0])[jumps]
+    return step, gains
 
 
-def climb(task: Task, present: Optimum, step: AnyNDArray, bounds: Box) -> Optimum | None:
-    """Take a step, shortened until it climbs; None if the point is as high as rounding lets it."""
-    for _ in range(MAX_SHORTENINGS):
-        x = np.clip(present.x + step, *bounds)
-        terms = task_terms(task, *np.exp(x))
-        if terms.value > present.terms.value:
-            return Optimum(x, terms)
-        step = SHORTENING * step
-    return None
-
-
-def wants_no_signal(slope: float, curvature: float) -> bool:
+def jump_of_b(
+    x: AnyNDArray, slope: AnyNDArray, curvature: AnyNDArray, bounds: Box, largest: float
+) -> AnyNDArray:
     """
-    Whether a term falls with b, and is as good as linear in b from here to zero.
-
-    Newton's method in log b would lower b by a factor of e per step.
+    Where log b should jump to, [P]; else where it is.
 
     :param slope: b times the derivative by b.
     :param curvature: b^2 times the second derivative.
     """
-    return slope < 0.0 and abs(curvature) < LINEAR * -slope
+    vanishes = (slope < 0.0) & (np.abs(curvature) < LINEAR * -slope)
+    little = np.minimum(x[:, 1] + np.log(LITTLE_SIGNAL / largest), bounds.upper[:, 0])
+    returns = (slope > 0.0) & (x[:, 0] < little - 1.0)  # closer by, a Newton step is no smaller
+    return np.where(vanishes, bounds.lower[:, 0], np.where(returns, little, x[:, 0]))
+
+
+def newton_step(g: AnyNDArray, bb: AnyNDArray, bs: AnyNDArray, ss: AnyNDArray) -> AnyNDArray:
+    """|H|^-1 g, [P, 2], for gradients g [P, 2] and the entries of H, [P] each."""
+    middle, half = 0.5 * (bb + ss), 0.5 * (bb - ss)
+    radius, angle = np.hypot(half, bs), 0.5 * np.arctan2(bs, half)
+    cos, sin = np.cos(angle), np.sin(angle)  # first eigenvector
+    smallest = 1e-9 * (np.abs(middle) + radius) + 1e-12
+    along = (cos * g[:, 0] + sin * g[:, 1]) / np.maximum(np.abs(middle + radius), smallest)
+    across = (cos * g[:, 1] - sin * g[:, 0]) / np.maximum(np.abs(middle - radius), smallest)
+    return np.stack([cos * along - sin * across, sin * along + cos * across], axis=1)

@@ -18,11 +18,13 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
+from scipy.linalg.lapack import dtrtri
 
 from . import likelihood
 from .compression import compressed, dual_vectors
 from .likelihood import Chain, solve_chain
-from .newton import Box, InnerSolution, solve, solve_orders
+from .newton import InnerSolution, solve_from, solve_orders
+from .search import Box, Starts
 from .spectrum import Spectrum
 from .terms import task_problems
 
@@ -219,8 +221,10 @@ def recover_many(spectrum: Spectrum, b: TensorType, sigma2: TensorType) -> Multi
     problems = task_problems(spectrum.numpy(), "hierarchical")
     present = np.stack([np.asarray(b), np.asarray(sigma2)], axis=1)
     fixed = Box(np.log(present), np.log(present))
-    solution = solve(problems, present, fixed, looks_elsewhere=False)
-    return recover_at_optimum(problems.spectrum, solution)
+    starts = Starts(np.arange(len(present)), fixed.lower)
+    solution = solve_from(problems, fixed, starts)
+    B, C, Sigma = recover_at_optimum(problems.spectrum, solution)
+    return MultitaskParameters(*map(tf.constant, (B, C, Sigma, solution.W)))
 
 
 @check_shapes("W: [T, T]", "rho: [T, T]", "b: [T]", "sigma2: [T]")
@@ -266,16 +270,36 @@ def average_over_orders(
     problems = compressed(task_problems(spectrum.numpy(), learning))
     C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
     for order, best in zip(orders, solve_orders(problems, orders, box), strict=True):
-        found = recover_at_optimum(problems.spectrum.of_tasks(order), best)
-        C[np.ix_(order, order)] += found.C.numpy() / len(orders)
-        Sigma[np.ix_(order, order)] += found.Sigma.numpy() / len(orders)
+        _, *found = recover_at_optimum(problems.spectrum.of_tasks(order), best)
+        C[np.ix_(order, order)] += found[0] / len(orders)
+        Sigma[np.ix_(order, order)] += found[1] / len(orders)
     return C, Sigma
 
 
-def recover_at_optimum(spectrum: Spectrum, best: InnerSolution) -> MultitaskParameters:
-    """As :func:`recover`, from a solution of the inner problem, whose rows may be compressed."""
+def recover_at_optimum(
+    spectrum: Spectrum, best: InnerSolution
+) -> tuple[AnyNDArray, AnyNDArray, AnyNDArray]:
+    """
+    B, C and Sigma as :func:`recover` has them, in NumPy, which is faster where there are orders.
+
+    :param spectrum: Of NumPy arrays.
+    :param best: A solution of the inner problem, whose rows may have been compressed.
+    """
+    (b, sigma2), lam = best.parameters.T, spectrum.lam
     A = dual_vectors(task_problems(spectrum, "hierarchical"), best.parameters, best.W)
     inside, outside = np.split(A, [len(spectrum.Yr)])
-    rho = map_correlation(spectrum, inside, np.sum(np.square(outside), axis=0))
-    b, sigma2 = map(tf.constant, best.parameters.T)
-    return joint_parameters(tf.constant(best.W), rho, b, sigma2)
+    copies = inside.reshape(-1, len(lam), len(b))
+    inside = np.sum(copies, axis=0) / np.sqrt(len(copies))
+    root = np.sqrt(np.where(lam > spectrum.rounding, lam, 0.0))[:, None]
+    length = np.sqrt(np.sum(np.square(inside), axis=0) + np.sum(np.square(outside), axis=0))
+    floor = 10.0 * spectrum.precision * np.max(root) * length
+    weights = root * inside
+    length = np.linalg.norm(weights, axis=0)
+    has_signal = length > floor
+    unit = weights * np.divide(1.0, length, out=np.zeros_like(length), where=has_signal)
+    rho = unit.T @ unit
+    np.fill_diagonal(rho, 1.0)
+    B = np.sqrt(np.outer(b, b)) * rho
+    mixing = dtrtri(np.eye(len(b)) - best.W, lower=1)[0]
+    C, Sigma = mixing @ B @ mixing.T, (mixing * sigma2) @ mixing.T
+    return B, 0.5 * (C + C.T), 0.5 * (Sigma + Sigma.T)

@@ -13,21 +13,27 @@ Letters: R eigenvectors, T tasks, S completions, n rows, P points (b, sigma2).
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
-from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtri, dtrtrs
+from scipy.linalg.lapack import dtrtri
 
 from ..linalg import LOG_2PI
-from .likelihood import KernelGradient, ridge_of_systems
+from .likelihood import KernelGradient
 from .spectrum import Spectrum
+from .systems import (
+    System,
+    cholesky,
+    system_of_rows,
+    system_of_tasks,
+    uncertainty_of_rows,
+    uncertainty_of_tasks,
+)
 
-MAX_RIDGES = 8
-"""How often the diagonal may grow, tenfold each time, until there is a Cholesky factor."""
-
-EPS = float(np.finfo(float).eps)
+MAX_NUMBERS = 2**22
+"""Problems are solved in blocks whose arrays have so many numbers (32 MB), see `block_terms`."""
 
 MAX_FACTORS = 4
 """More factors of the gradient than this times R become R, so that memory does not grow as T^2."""
@@ -53,35 +59,19 @@ class TaskProblems(NamedTuple):
         """The problems of the tasks in another order."""
         return self._replace(Y=self.Y[:, order], spectrum=self.spectrum.of_tasks(order))
 
-    def tasks(self) -> "Iterator[Task]":
-        """The problem of each task in turn."""
-        n, num_tasks = self.Y.shape
-        outer = None
-        for t in range(num_tasks):
-            earlier = self.Y[:, :t]
-            if t > n:
-                last = earlier[:, -1]
-                outer = earlier @ earlier.T if outer is None else outer + np.outer(last, last)
-            yield Task(self, self.Y[:, t], earlier, outer)
-
-
-class Task(NamedTuple):
-    """The problem of one task."""
-
-    problems: TaskProblems
-    y: AnyNDArray  # [n]
-    earlier: AnyNDArray  # [n, t], targets of the tasks before
-    outer: AnyNDArray | None  # [n, n], earlier earlier^T, where t > n
-
 
 class Terms(NamedTuple):
-    """The term of one task at (b, sigma2)."""
+    """Terms of P problems, each of one task at its own (b, sigma2)."""
 
-    value: float
-    gradient: AnyNDArray  # [2]
-    hessian: AnyNDArray  # [2, 2]
-    w: AnyNDArray  # [t], weights of the tasks before
-    a: AnyNDArray  # [n], the dual vector
+    values: AnyNDArray  # [P]
+    gradients: AnyNDArray  # [P, 2]
+    hessians: AnyNDArray  # [P, 2, 2]
+    W: AnyNDArray  # [P, T], weights of the tasks before, then zeros
+    slopes: AnyNDArray  # [P, 2, T], derivatives of the weights by b and sigma2
+
+    def of(self, chosen: Any) -> "Terms":
+        """Those of some problems."""
+        return Terms(*(part[chosen] for part in self))
 
 
 def task_problems(spectrum: Spectrum, learning: str) -> TaskProblems:
@@ -159,86 +149,23 @@ def shared_factors(
     For each order: the diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and
     |row|^2 of L^-1.
     """
-    M = one_plus_gram(problems.Y, 1.0 / (b * problems.lam + s))
+    X = problems.Y / np.sqrt(b * problems.lam + s)[:, None]
+    M = X.T @ X
     ordered = [M] if orders is None else [M[np.ix_(order, order)] for order in orders]
     factors = []
-    for L in map(cholesky, ordered):
+    for G in ordered:
+        L = cholesky(G.T, plus=1.0)
         inverse = np.tril(dtrtri(L, lower=1)[0])
         factors.append((L.diagonal().copy(), np.einsum("tu,tu->t", inverse, inverse)))
     return factors
 
 
-def one_plus_gram(Y: AnyNDArray, d: AnyNDArray) -> AnyNDArray:
-    """I + Y^T diag(d) Y."""
-    X = np.sqrt(d)[:, None] * Y
-    M = X.T @ X
-    M.flat[:: len(M) + 1] += 1.0
-    return M
+# Tasks at their own points ------------------------------------------------------------------------
 
 
-# One task at its own point ------------------------------------------------------------------------
-
-
-class Residual(NamedTuple):
-    """A task after regression on the tasks before it."""
-
-    d: AnyNDArray  # [n], 1 / (b lam + sigma2)
-    L: AnyNDArray  # Cholesky factor, lower, of I + G [t, t], or of K_xy [n, n] where t > n
-    w: AnyNDArray  # [t], weights of the tasks before
-    e: AnyNDArray  # [n], the residual y - Y_<t w
-    a: AnyNDArray  # [n], the dual vector alpha, d e
-
-
-def task_residual(task: Task, b: float, s: float) -> Residual:
+def task_terms(problems: TaskProblems, tasks: AnyNDArray, points: AnyNDArray) -> Terms:
     r"""
-    Solve for the weights of the tasks before, by the smaller of two systems.
-
-    .. math:: w_t = (I + Y_{<t}^\top K_{x,t}^{-1} Y_{<t})^{-1} Y_{<t}^\top K_{x,t}^{-1} y_t
-                  = Y_{<t}^\top (K_{x,t} + Y_{<t} Y_{<t}^\top)^{-1} y_t, \qquad
-              \alpha_t = K_{x,t}^{-1} (y_t - Y_{<t} w_t)
-    """
-    y, earlier = task.y, task.earlier
-    v = b * task.problems.lam + s
-    d = 1.0 / v
-    if task.outer is None:
-        L = cholesky(one_plus_gram(earlier, d))
-        w = solve(L, earlier.T @ (d * y))
-    else:
-        M = task.outer.copy()
-        M.flat[:: len(M) + 1] += v
-        L = cholesky(M)
-        w = earlier.T @ solve(L, y)
-    e = y - earlier @ w
-    return Residual(d, L, w, e, d * e)
-
-
-def cholesky(M: AnyNDArray) -> AnyNDArray:
-    """
-    The Cholesky factor in the lower triangle of what is returned; M is overwritten.
-
-    The diagonal grows by :func:`.likelihood.ridge_of_systems`, and by more where there is still no
-    factor.
-    """
-    if not len(M):
-        return M
-    diagonal = M.diagonal().copy()
-    M.flat[:: len(M) + 1] += ridge_of_systems(diagonal, len(M))
-    for number in range(MAX_RIDGES):
-        L, failed = dpotrf(M.T, lower=1, clean=0)
-        if not failed:
-            return L
-        M.flat[:: len(M) + 1] += 10.0 ** (number + 1) * EPS * len(M) * diagonal
-    raise np.linalg.LinAlgError("A system of the chain is not positive definite.")
-
-
-def solve(L: AnyNDArray, B: AnyNDArray) -> AnyNDArray:
-    """M^-1 B from the Cholesky factor of M."""
-    return dpotrs(L, B, lower=1)[0] if len(L) else B
-
-
-def task_terms(task: Task, b: float, s: float) -> Terms:
-    r"""
-    The term of one task, with exact first and second derivatives.
+    Terms of tasks at points of their own, with exact first and second derivatives.
 
     With :math:`S_b = K, S_s = I` the hierarchical term has
 
@@ -249,67 +176,72 @@ def task_terms(task: Task, b: float, s: float) -> Terms:
                  - \alpha^\top S_i K_{xy}^{-1} S_j \alpha
 
     and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`.
+
+    :param tasks: [P], ascending.
+    :param points: [P, 2], (b, sigma2) of each.
     """
-    problems = task.problems
+    size = max(1, MAX_NUMBERS // len(problems.lam))
+    blocks = range(0, len(tasks), size)
+    parts = [block_terms(problems, tasks[i : i + size], points[i : i + size]) for i in blocks]
+    return parts[0] if len(parts) == 1 else Terms(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def block_terms(problems: TaskProblems, tasks: AnyNDArray, points: AnyNDArray) -> Terms:
+    """As :func:`task_terms`, in arrays of P times n numbers."""
     counts, slack = problems.counts, float(problems.spectrum.slack)
-    num_rows = float(problems.spectrum.num_rows)
-    solved = task_residual(task, b, s)
-    d, L, w, e, a = solved
-    S = problems.S
-    dS, aS = d[:, None] * S, a[:, None] * S
-    quadratic = a @ e + w @ w - counts @ np.log(d) + num_rows * LOG_2PI + slack * b / s
-    gradient = 0.5 * (a @ aS - counts @ dS + slack / s * np.array([-1.0, b / s]))
-    hessian = 0.5 * (counts * dS.T) @ dS - inverse_form(task, solved, aS)
-    hessian += slack / s**2 * np.array([[0.0, 0.5], [0.5, -b / s]])
-    if problems.learning == "approximate" and len(w):
-        value, by_parameters, curvature = log_determinant(task, solved, dS)
-        quadratic += value
-        gradient -= 0.5 * by_parameters
-        hessian -= 0.5 * curvature
-    return Terms(-0.5 * quadratic, gradient, hessian, w, a)
+    b, s = points.T
+    v = b[:, None] * problems.lam + s[:, None]  # [P, n], diagonals of K_x
+    dS = problems.S.T / v[:, None]  # [P, 2, n], diagonals of K_x^-1 S
+    W = np.zeros([len(tasks), problems.Y.shape[1]])
+    slopes = np.zeros([len(tasks), 2, problems.Y.shape[1]])
+    r, forms = np.empty_like(v), np.empty([len(tasks), 2, 2])
+    determinants = []
+    for p, system in enumerate(solve_systems(problems, tasks, v, dS)):
+        t = tasks[p]
+        W[p, :t], r[p], slopes[p, :, :t], forms[p] = system[:4]
+        determinants.append(system.log_det)
+    quadratic = np.einsum("pn,pn->p", r, r) + np.einsum("pt,pt->p", W, W)
+    quadratic += np.log(v) @ counts + float(problems.spectrum.num_rows) * LOG_2PI + slack * b / s
+    gradients = 0.5 * (np.einsum("pn,pin->pi", np.square(r) - counts, dS))
+    gradients += 0.5 * slack * np.stack([-1.0 / s, b / s**2], axis=1)
+    hessians = 0.5 * (counts * dS) @ dS.transpose(0, 2, 1) - forms
+    hessians += 0.5 * slack * np.array([[0.0 * s, 1.0 / s**2], [1.0 / s**2, -2.0 * b / s**3]]).T
+    if problems.learning == "approximate":
+        value, gradient, hessian = map(np.array, zip(*determinants, strict=True))
+        quadratic, gradients, hessians = (
+            quadratic + value,
+            gradients - 0.5 * gradient,
+            hessians - 0.5 * hessian,
+        )
+    return Terms(-0.5 * quadratic, gradients, hessians, W, slopes)
 
 
-def inverse_form(task: Task, solved: Residual, X: AnyNDArray) -> AnyNDArray:
-    r"""
-    The form :math:`X^\top K_{xy}^{-1} X`, [2, 2], for X [n, 2].
-
-    By the smaller system :math:`K_{xy}^{-1} = K_x^{-1} - K_x^{-1} Y_{<t} (I + G)^{-1} Y_{<t}^\top
-    K_x^{-1}`.
+def solve_systems(
+    problems: TaskProblems, tasks: AnyNDArray, v: AnyNDArray, dS: AnyNDArray
+) -> Iterator[System]:
     """
-    if task.outer is not None:
-        return X.T @ solve(solved.L, X)
-    dX = solved.d[:, None] * X
-    c = task.earlier.T @ dX
-    return X.T @ dX - c.T @ solve(solved.L, c)
+    The system of each task, of as many rows as the smaller of n and t + 1.
 
-
-def log_determinant(
-    task: Task, solved: Residual, dS: AnyNDArray
-) -> tuple[float, AnyNDArray, AnyNDArray]:
-    r"""
-    The log determinant :math:`\log |I + G_t|` of the approximate term, its gradient and Hessian.
-
-    With :math:`E_i = B \, \mathrm{diag}(d S_i) B^\top` and
-    :math:`B = \mathrm{chol}(I + G)^{-1} Y_{<t}^\top K_x^{-1/2}`, the gradient is
-    :math:`-\mathrm{tr}\, E_i`, the Hessian
-    :math:`2 \sum_n |B_n|^2 (d S_i)_n (d S_j)_n - \mathrm{tr}\, E_i E_j`. Where t > n it is
-    :math:`\log |K_{xy}| - \log |K_x|`.
-
-    :param dS: [n, 2], diagonals of K_x^-1 K and K_x^-1.
+    :param tasks: [P], ascending.
+    :param v: [P, n], diagonals of K_x.
+    :param dS: [P, 2, n], diagonals of K_x^-1 S.
     """
-    d, L, S = solved.d, solved.L, task.problems.S
-    value = 2.0 * np.sum(np.log(L.diagonal()))
-    if task.outer is not None:
-        P = np.tril(dpotri(L, lower=1)[0])  # K_xy^-1
-        half = S.T @ np.square(P) @ S
-        own = P.diagonal()[:, None] * S
-        traces = half + half.T - own.T @ own
-        return value + np.sum(np.log(d)), np.sum(own - dS, axis=0), dS.T @ dS - traces
-    B = dtrtrs(L, (np.sqrt(d)[:, None] * task.earlier).T, lower=1)[0]
-    squares = np.sum(np.square(B), axis=0)
-    E = [B * part @ B.T for part in dS.T]
-    traces = np.array([[np.vdot(one, other) for other in E] for one in E])
-    return value, -squares @ dS, 2.0 * (squares * dS.T) @ dS - traces
+    columns, approximate = np.ascontiguousarray(problems.Y.T), problems.learning == "approximate"
+    for p, (t, outer) in enumerate(running_products(problems.Y, tasks)):
+        if outer is None:
+            yield system_of_tasks(columns[: t + 1] / np.sqrt(v[p]), dS[p], approximate)
+        else:
+            yield system_of_rows(columns[: t + 1], outer, v[p], problems.S.T, approximate)
+
+
+def running_products(Y: AnyNDArray, tasks: AnyNDArray) -> Iterator[tuple[int, AnyNDArray | None]]:
+    """For tasks that ascend: each, and Y_<t Y_<t^T, [n, n], if there are n tasks before or more."""
+    num_rows, done, outer = len(Y), 0, None
+    for t in tasks.tolist():
+        if t >= num_rows:
+            new = Y[:, done:t]
+            outer, done = new @ new.T + (0.0 if outer is None else outer), t
+        yield t, outer
 
 
 # The gradient -------------------------------------------------------------------------------------
@@ -333,8 +265,7 @@ def kernel_gradient(
     factors = [(np.sqrt(0.5 * b) * A).T.reshape(-1, len(lam))]
     by_Y = A @ W - A
     if problems.learning == "approximate":
-        for t, task in enumerate(problems.tasks()):
-            F, by_earlier = uncertainty_gradient(task, *parameters[t])
+        for t, (F, by_earlier) in enumerate(uncertainty_gradients(problems, parameters)):
             factors.append(np.sqrt(0.5 * b[t]) * F.reshape(-1, len(lam)))
             by_Y[:, :t] += by_earlier
             if sum(map(len, factors)) > MAX_FACTORS * len(lam):
@@ -343,25 +274,22 @@ def kernel_gradient(
     return KernelGradient(diagonal, stacked, np.ones(len(stacked)), by_Y)
 
 
-def uncertainty_gradient(task: Task, b: float, s: float) -> tuple[AnyNDArray, AnyNDArray]:
+def uncertainty_gradients(
+    problems: TaskProblems, parameters: AnyNDArray
+) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
     r"""
-    Factors F and the gradient by the tasks before of :math:`-\tfrac{1}{2} \log |I + G_t|`.
-
-    .. math:: F^\top F = K_x^{-1} Y_{<t} (I + G_t)^{-1} Y_{<t}^\top K_x^{-1}, \qquad
-              -K_x^{-1} Y_{<t} (I + G_t)^{-1} = -K_{xy}^{-1} Y_{<t}
+    For each task, factors F and the gradient by the tasks before of
+    :math:`-\tfrac{1}{2} \log |I + G_t|`, see :func:`.uncertainty_of_tasks`.
     """
-    Y, (d, L, *_) = task.earlier, task_residual(task, b, s)
-    if not Y.size:
-        return np.empty([0, len(d)]), Y
-    if task.outer is not None:
-        by_earlier = -solve(L, Y)
-        Y = np.tril(cholesky(task.outer.copy()))  # n columns with the same products of rows
-        L = cholesky(one_plus_gram(Y, d))
-        return dtrtrs(L, (d[:, None] * Y).T, lower=1)[0], by_earlier
-    F = dtrtrs(L, (d[:, None] * Y).T, lower=1)[0]
-    return F, -dtrtrs(L, F, lower=1, trans=1)[0].T
+    v = np.outer(parameters[:, 0], problems.lam) + parameters[:, 1:]  # [T, n]
+    for t, outer in running_products(problems.Y, np.arange(len(v))):
+        earlier = problems.Y[:, :t]
+        if outer is None:
+            yield uncertainty_of_tasks(earlier, v[t])
+        else:
+            yield uncertainty_of_rows(earlier, outer, v[t])
 
 
 def few_factors(F: AnyNDArray) -> AnyNDArray:
     """As many rows as columns, with the same F^T F up to rounding."""
-    return np.tril(cholesky(F.T @ F)).T
+    return np.tril(cholesky((F.T @ F).T)).T

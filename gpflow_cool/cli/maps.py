@@ -150,7 +150,7 @@ def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, s
         if name in codings and name not in names:
             raise TableError(f"{name!r} holds categories: choose of {listed} for --x and --y.")
         if name not in codings:
-            raise TableError(f"{name!r} is no input of the model: {listed}.")
+            raise TableError(f"{name!r} is not an input of the model: {listed}.")
     if x == y:
         raise TableError(f"--x and --y are both {x!r}: a map needs two inputs.")
     return x, y
@@ -163,7 +163,7 @@ def shown_targets(
     shown = targets or list(limits) or names
     for name in (*shown, *limits):
         if name not in names:
-            raise TableError(f"{name!r} is no target of the model: {', '.join(names)}.")
+            raise TableError(f"{name!r} is not a target of the model: {', '.join(names)}.")
     missing = [name for name in shown if limits and name not in limits]
     if missing:
         raise TableError(f"{missing[0]!r} is to be drawn but has no limit: add it to --limits.")
@@ -175,7 +175,7 @@ def values_at(columns: SavedColumns, at: dict[str, str]) -> Any:
     unknown = [name for name in at if name not in columns.inputs]
     if unknown:
         names = ", ".join(columns.inputs)
-        raise TableError(f"--at {unknown[0]}: no input of the model: {names}.")
+        raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.")
     parts = []
     for name, coding in columns.codings.items():
         if name not in at:

@@ -15,7 +15,7 @@ from gpflow.mean_functions import MeanFunction
 from .. import checks
 from ..chain.likelihood import LEARNING
 from ..chain.spectrum import Spectrum
-from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
+from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
 from ..joint.kronecker import JointSolution
 from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
@@ -42,7 +42,7 @@ class SparseCoolMTGP(ChainModel):
     r"""
     :class:`gpflow_cool.CoolMTGP` for many rows, which it sees through M inducing points.
 
-    .. math:: K \approx F F^\top, \qquad F = K_{nm} L^{-\top}, \qquad L L^\top = K_{mm}
+    .. math:: K \approx F F^\top, \qquad F = K_{nm} W, \qquad W W^\top = K_{mm}^{-1}
 
     The objective is that of CoolMTGP with :math:`F F^\top` for K, less
     :math:`\tfrac{1}{2} (b_t / \sigma^2_t) \, \mathrm{tr}(K - F F^\top)` for each task: the bound of
@@ -106,7 +106,7 @@ class SparseCoolMTGP(ChainModel):
         self.input_names = input_names(user_data[0])
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
         summary = self._take(rows)
-        warn_of_offsets(summary.scales, summary.mean_squares)
+        check_offsets(summary.scales, summary.mean_squares)
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
 
@@ -181,11 +181,11 @@ class SparseCoolMTGP(ChainModel):
                 "Data that is read in chunks does not go into a tf.function: call this eagerly, and"
                 " train with fit(), whose passes over the data keep no chunk."
             )
-        return self._pass(self.features.factor())
+        return self._pass(self.features.whitening(python_callback=True))
 
-    def _pass(self, L: tf.Tensor) -> Statistics:
+    def _pass(self, W: tf.Tensor) -> Statistics:
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
-        return sums.statistics(L)
+        return sums.statistics(W)
 
     def profile(self) -> StreamedLoss:
         return StreamedLoss(self, solve=True)
@@ -199,12 +199,11 @@ class SparseCoolMTGP(ChainModel):
         spectrum.
 
         With :math:`F^\top F = E \, \mathrm{diag}(\lambda) E^\top`, the former is
-        :math:`L^{-\top} E \, \mathrm{diag}(\lambda)^{1/2}`.
+        :math:`W E \, \mathrm{diag}(\lambda)^{1/2}`.
         """
-        L = self.features.factor()
-        E, spectrum = decompose(self._pass(L))
-        U = tf.linalg.triangular_solve(L, E * tf.sqrt(spectrum.lam), adjoint=True)
-        return U, spectrum
+        W = self.features.whitening()
+        E, spectrum = decompose(self._pass(W))
+        return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum
 
     def joint_solution(self) -> JointSolution:
         return JointSolution(*(tf.cast(part, self.dtype) for part in super().joint_solution()))

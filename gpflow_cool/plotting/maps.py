@@ -284,7 +284,7 @@ def panel_figure(
     from matplotlib.figure import Figure
 
     rows = len(panels) // columns
-    figure = Figure(figsize=(3.7 * columns, 3.1 * rows), layout="constrained")
+    figure = Figure(figsize=(3.7 * columns, 3.1 * rows), layout="compressed")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for ax, (layer, values) in zip(axes.flat, panels, strict=True):
         draw_layer(ax, canvas, values, layer, data and not layer.what.startswith("simulation"))

@@ -20,6 +20,7 @@ from ..plotting import (
 from ..plotting.kernels import MAX_BARS
 from ..selection.ranking import Candidate
 from ..table.encoding import Coding
+from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
     caveat_lines,
     deviations,
@@ -123,7 +124,11 @@ def scores_section(found: Findings) -> str:
         for row in scores["targets"]
     ]
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
-    caveat = html.escape(" ".join(caveat_lines(scores)))
+    transformed = not regressor._targets.is_linear
+    remarks = heavy_lines(heavy_tails(regressor), transformed)
+    remarks += poor_lines(scores["targets"], transformed)
+    notes = [" ".join(caveat_lines(scores)), *remarks]
+    caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)
     return section(
         "Scores",
         "How good are the predictions?",
@@ -131,7 +136,7 @@ def scores_section(found: Findings) -> str:
         " predicting the mean. Of the targets, 95.4&nbsp;%"
         " should lie within two standard deviations. NLPD is the negative log predictive density,"
         f" the lower the better; joint over a row it is {number(scores['joint_nlpd'])}.",
-        f'<p class="note">{caveat}</p>{table(head, rows)}',
+        table(head, rows) + caveat,
     )
 
 

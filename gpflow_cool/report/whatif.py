@@ -210,17 +210,17 @@ def reduced_form(model: Any, solution: JointSolution) -> PageForm:
     The posterior with the kernel matrix of its deviations, and where rows are very many that of its
     mean, replaced by one of low rank.
 
-    .. math:: K \approx F F^\top, \qquad F = k(X, Z) L^{-\top}, \qquad L L^\top = k(Z, Z), \qquad
-              F^\top F = E \Lambda E^\top, \qquad V = L^{-\top} E \Lambda^{1/2}
+    .. math:: K \approx F F^\top, \qquad F = k(X, Z) W, \qquad W W^\top = k(Z, Z)^{-1}, \qquad
+              F^\top F = E \Lambda E^\top, \qquad V = W E \Lambda^{1/2}
     """
     X, Y = (np.asarray(part) for part in model.data)
     Z = choose_inducing_points(X, model.kernel, REDUCED_POINTS)
     features = InducingFeatures(model.kernel, gpflow.inducing_variables.InducingPoints(Z))
-    L = np.asarray(features.factor())
-    F = np.linalg.solve(L, np.asarray(features.cross(X)))  # [R, N]
+    W = np.asarray(features.whitening())
+    F = W.T @ np.asarray(features.cross(X))  # [R, N]
     lam, E = np.linalg.eigh(F @ F.T)
     lam = np.maximum(lam, 1e-12 * lam[-1])
-    V = np.linalg.solve(L.T, E * np.sqrt(lam))
+    V = W @ (E * np.sqrt(lam))
     exact = form_of_solution(X, solution)
     shrunk = 1.0 / (lam[:, None] * exact.d + 1.0)
     w = shrunk * np.square(exact.d)

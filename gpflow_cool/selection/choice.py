@@ -15,7 +15,6 @@ from tqdm.auto import tqdm
 
 from .. import checks
 from ..models.cool import CoolMTGP
-from ..training.fit import interpolates
 from ..training.relevance import (
     RELEVANCE,
     kernels_with_lengthscales,
@@ -23,6 +22,7 @@ from ..training.relevance import (
     prior_cost,
     share_lengthscales,
 )
+from ..training.remarks import interpolates
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
 from .ranking import Candidate, Trained, best_of, charged, is_better

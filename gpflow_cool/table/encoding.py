@@ -232,9 +232,9 @@ def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
     more = f" ({len(rows)} such cells in the column)" if len(rows) > 1 else ""
     return (
         f"{place(int(rows[0]), name)}: the cell is empty{more} (NaN). Say what to do about gaps in"
-        ' inputs: missing_inputs="fill" fills them and adds a flag, "drop" leaves their rows out'
-        " (--missing-inputs). If the column is to be predicted, make it a target (--targets); or"
-        " leave it out (--exclude)."
+        ' inputs: --missing-inputs fill (in Python missing_inputs="fill") fills them and adds a'
+        " flag, drop leaves their rows out. If the column is to be predicted, make it a target"
+        " (--targets); or leave it out (--exclude)."
     )
 
 

@@ -123,6 +123,7 @@ def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
     unknown = [name for name in limits if name not in names]
     if unknown:
         raise ValueError(
-            f"limits names {unknown[0]!r}, which is no target. The targets are: {', '.join(names)}."
+            f"limits names {unknown[0]!r}, which is not a target. The targets are:"
+            f" {', '.join(names)}."
         )
     return np.array([limits.get(name, np.nan) for name in names], dtype=float)

@@ -21,7 +21,7 @@ from gpflow.base import AnyNDArray
 
 from ..chain.compression import compressed, dual_vectors
 from ..chain.likelihood import KernelGradient, leave_eigenbasis
-from ..chain.newton import Box, InnerSolution, solve
+from ..chain.newton import InnerSolution, solve
 from ..chain.products import (
     Eigenvectors,
     KernelMatrix,
@@ -30,6 +30,7 @@ from ..chain.products import (
     kernel_tensors,
     outer_product,
 )
+from ..chain.search import Box
 from ..chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
@@ -74,7 +75,7 @@ class ProfiledChain(Loss):
         self.floor = sigma2_floor(model.sigma2)
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
-        self.num_solved = 0  # inner problems solved so far
+        self.last: InnerSolution | None = None
         self.rounding = 0.0
         self.failure: Exception | None = None
 
@@ -264,19 +265,10 @@ class ProfiledChain(Loss):
         """
         The best b and sigma2 for this spectrum; one that is not solved for stays.
 
-        At first the kernel's parameters change much, and later little: whether a task has a better
-        maximum elsewhere is looked up in the evaluations 1, 2, 4, 8, and so on.
-
         :param scales: [T], the tasks' variances.
         """
         box = self.inner_box(problems.spectrum, scales, present)
-        self.num_solved += 1
-        best = solve(
-            problems,
-            present if self.num_solved > 1 else None,
-            box,
-            looks_elsewhere=is_power_of_two(self.num_solved),
-        )
+        self.last = best = solve(problems, box, self.last)
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
         return best._replace(parameters=parameters)
@@ -315,10 +307,6 @@ def compiled_if_possible(computation: Computation) -> Computation:
 def is_free(parameter: Parameter) -> bool:
     """Whether a parameter is trained for the likelihood alone."""
     return parameter.trainable and parameter.prior is None
-
-
-def is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 def sigma2_floor(sigma2: Parameter) -> AnyNDArray:

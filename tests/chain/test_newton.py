@@ -9,12 +9,19 @@ from scipy.optimize import minimize
 from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
-from gpflow_cool.chain.newton import Box, Grid, maximise
+from gpflow_cool.chain.newton import maximise
+from gpflow_cool.chain.search import Box, Grid, Starts
 from gpflow_cool.chain.terms import task_problems, task_terms
 
 
-def solve(spectrum, box, learning, present=None):
-    return newton.solve(task_problems(spectrum, learning), present, box)
+def solve(spectrum, box, learning):
+    return newton.solve(task_problems(spectrum, learning), box)
+
+
+def maximise_first(problems, start):
+    """The first task, by Newton's method from one start: its point and its value."""
+    found = maximise(problems, WIDE, Starts(np.zeros(1, int), np.log([start])))
+    return found.starts.x[0], found.terms.values[0]
 
 
 WIDE = Box(np.log([[1e-10, 1e-4]]), np.log([[1e10, 1e10]]))
@@ -167,23 +174,52 @@ def test_nothing_to_solve_evaluates(rng):
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_the_grid_rescues_from_a_local_optimum(rng, learning):
     """Also where the search is coarse, because a point near an optimum is known."""
-    spectrum = exact(*trap_for_a_single_start(rng))
-    task = next(task_problems(spectrum, learning).tasks())
-    trapped = maximise(task, np.log([1e-9, 1.0]), Box(*(side[0] for side in WIDE)))
-    solved = solve(spectrum, boxes(WIDE, 3), learning)
-    assert trapped.terms.value < solved.values[0] - 30.0
-    assert trapped.x[0] < np.log(1e-6) and trapped.x[1] > np.log(0.9)
-    rescued = solve(spectrum, boxes(WIDE, 3), learning, np.tile([1e-9, 1.0], (3, 1)))
-    assert_allclose(rescued.values, solved.values, rtol=1e-10, atol=1e-9)
-    again = solve(spectrum, boxes(WIDE, 3), learning, solved.parameters)
-    assert_allclose(again.values, solved.values, rtol=1e-10, atol=1e-9)
+    problems, box = task_problems(exact(*trap_for_a_single_start(rng)), learning), boxes(WIDE, 3)
+    x, value = maximise_first(problems, [1e-9, 1.0])
+    solved = newton.solve(problems, box)
+    assert value < solved.values[0] - 30.0
+    assert x[0] < np.log(1e-6) and x[1] > np.log(0.9)
+    trapped = newton.solve_from(problems, box, Starts(np.arange(3), np.log([[1e-9, 1.0]] * 3)))
+    stays = newton.solve(problems, box, trapped)  # the terms have not changed
+    assert_allclose(stays.values, trapped.values, atol=1e-8)
+    rescued = newton.solve(problems, box, trapped._replace(searched=trapped.values - 10.0))
+    assert_allclose(rescued.values, solved.values, atol=1e-8)
+    assert_array_equal(rescued.searched, rescued.values)
 
 
-def test_a_search_without_prospects_is_given_up(rng):
-    task = next(task_problems(exact(*trap_for_a_single_start(rng)), "hierarchical").tasks())
-    bounds, start = Box(*(side[0] for side in WIDE)), np.log([1e-9, 0.5])
-    assert_array_equal(maximise(task, start, bounds, at_least=1e9).x, start)
-    assert maximise(task, start, bounds, at_least=-1e9).x[1] > np.log(0.9)
+def test_a_rival_is_kept_for_the_next_kernel_matrix(rng):
+    """Two maxima of one task: the lower one stays a start while it is not much lower."""
+    problems = task_problems(exact(*trap_for_a_single_start(rng)), "hierarchical")
+    optima = maximise(problems, WIDE, Starts(np.zeros(3, int), np.log([[1e-9, 1.0]] * 3)))
+    x = np.array([[-9.0, 0.0], [1.0, -2.0], [1.01, -2.0]])
+    for value, kept in ((-1.0, [0, 1]), (-100.0, [1])):
+        terms = optima.terms._replace(values=np.array([value, 0.0, -0.5]))
+        found = newton.solution(newton.Optima(optima.starts._replace(x=x), terms))
+        assert_array_equal(found.maxima.x, x[kept])
+        assert_array_equal(found.parameters, np.exp(x[1:2]))
+
+
+def test_the_last_step_is_expanded(rng):
+    """Values, gradients and weights beside a point, by their Taylor series."""
+    p = random_problem(rng, 9, 3)
+    problems, tasks = task_problems(exact(p.K, p.Y), "hierarchical"), np.arange(3)
+    x = np.log(np.stack([p.b, p.sigma2], axis=1))
+    step = rng.normal(size=(3, 2))
+    errors = []
+    for size in (1e-2, 1e-3):
+        start = newton.Optima(Starts(tasks, x), task_terms(problems, tasks, np.exp(x)))
+        found = newton.expanded(start, x + size * step).terms
+        exact_terms = task_terms(problems, tasks, np.exp(x + size * step))
+        errors.append(
+            [
+                np.max(np.abs(part - other))
+                for part, other in zip(
+                    found[:2] + (found.W,), exact_terms[:2] + (exact_terms.W,), strict=True
+                )
+            ]
+        )
+    rates = np.log10(np.array(errors[0]) / errors[1])
+    assert_allclose(rates, [3.0, 2.0, 2.0], atol=0.3)
 
 
 def test_a_task_without_signal_takes_few_steps(monkeypatch):
@@ -191,24 +227,21 @@ def test_a_task_without_signal_takes_few_steps(monkeypatch):
     X = np.linspace(0.0, 4.0, 40)[:, None]
     alternating = (-1.0) ** np.arange(40)[:, None]  # nothing that a smooth kernel explains
     spectrum = exact(ref.squared_exponential(X, X, 1.0, 1.0), alternating)
-    task = next(task_problems(spectrum, "hierarchical").tasks())
     calls = []
-    monkeypatch.setattr(
-        newton, "task_terms", lambda *point: calls.append(point) or task_terms(*point)
-    )
-    found = maximise(task, np.log([0.01, 1.0]), Box(*(side[0] for side in WIDE)))
-    assert found.x[0] == WIDE.lower[0, 0]
+    monkeypatch.setattr(newton, "task_terms", lambda *args: calls.append(1) or task_terms(*args))
+    x, _ = maximise_first(task_problems(spectrum, "hierarchical"), [0.01, 1.0])
+    assert x[0] == WIDE.lower[0, 0]
     assert len(calls) <= 6
 
 
 def test_signal_is_found_after_there_was_none(rng):
-    """A warm start from no signal at all, without a look at the grid."""
+    """From no signal at all, where the slope by log b has vanished."""
     X, Y = smooth_targets(rng, 14, 2)
     K = ref.squared_exponential(X, X, 1.0, 1.5)
     problems, box = task_problems(exact(K, Y), "hierarchical"), boxes(WIDE, 2)
-    nothing = np.tile([1e-10, 1.0], (2, 1))
-    warm = newton.solve(problems, nothing, box, looks_elsewhere=False)
-    assert_allclose(warm.values[0], newton.solve(problems, None, box).values[0], rtol=1e-9)
+    nothing = Starts(np.arange(2), np.log([[1e-10, 1.0]] * 2))
+    warm = newton.solve_from(problems, box, nothing)
+    assert_allclose(warm.values[0], newton.solve(problems, box).values[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -220,10 +253,10 @@ def test_orders_share_a_search(rng, learning):
     orders = [np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0])]
     together = newton.solve_orders(problems, orders, box)
     for order, solution in zip(orders, together, strict=True):
-        alone = newton.solve(problems.of_tasks(order), None, box.of_tasks(order))
-        assert_allclose(solution.values, alone.values, rtol=1e-9, atol=1e-9)
-        for one, other in zip(solution, alone, strict=True):
-            assert_allclose(one, other, rtol=1e-5, atol=1e-5)  # from other starts
+        alone = newton.solve(problems.of_tasks(order), box.of_tasks(order))
+        assert_allclose(solution.values, alone.values, rtol=1e-7, atol=1e-7)
+        for one, other in ((solution.parameters, alone.parameters), (solution.W, alone.W)):
+            assert_allclose(one, other, rtol=1e-4, atol=1e-4)  # from other starts
 
 
 def test_maxima_and_neighbours_on_a_grid():
@@ -235,6 +268,11 @@ def test_maxima_and_neighbours_on_a_grid():
     assert_array_equal(maxima[[0, 6], 0], [3.0, 2.0])
     near = grid.neighbours(np.arange(12) == 3)  # the corner of the first row
     assert_array_equal(np.flatnonzero(near), [2, 3, 6, 7])
+    x = np.stack(np.meshgrid(np.arange(3.0), np.arange(4.0), indexing="ij"), axis=-1)
+    parabola = -np.square(x[..., 0] - 1.2).reshape(-1, 1)  # highest at 1.2 on the first axis
+    at = grid.between(parabola, x.reshape(-1, 1, 2)).reshape(3, 4, 2)
+    assert_allclose(at[1], np.stack([np.full(4, 1.2), np.arange(4.0)], axis=1))
+    assert_array_equal(at[[0, 2]], x[[0, 2]])  # at the edge, and none higher beside it
     flat = Grid([np.zeros(1), np.arange(2.0)], np.ones(2)).maxima(np.zeros((2, 1)))
     assert_array_equal(flat, np.zeros((2, 1)))
 
@@ -260,7 +298,7 @@ def test_solution_is_finite_and_no_worse_than_other_points(rng, case, learning):
     T = len(p.b)
     spectrum = exact(p.K, p.Y)
     solution = solve(spectrum, boxes(WIDE, T), learning)
-    assert all(np.all(np.isfinite(part)) for part in solution)
+    assert all(np.all(np.isfinite(part)) for part in solution[:4])
     for point in POINTS:
         b, sigma2 = np.full(T, point[0]), np.full(T, point[1])
         dense = ref.conditional_log_likelihoods(p.K, p.Y, b, sigma2, learning)

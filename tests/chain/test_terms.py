@@ -8,30 +8,17 @@ from numpy.testing import assert_allclose
 from problems import CASES, LEARNINGS, assert_close, random_problem
 from spectra import exact, low_rank
 
+from gpflow_cool.chain import terms as terms_module
+from gpflow_cool.chain.compression import dual_vectors
 from gpflow_cool.chain.likelihood import solve_chain
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
-from gpflow_cool.chain.terms import (
-    Terms,
-    cholesky,
-    kernel_gradient,
-    shared_terms,
-    task_problems,
-    task_terms,
-)
+from gpflow_cool.chain.systems import cholesky
+from gpflow_cool.chain.terms import kernel_gradient, shared_terms, task_problems, task_terms
 
 
 def terms_of(spectrum, parameters, learning):
-    """Terms of all tasks, stacked; weights padded with zeros."""
-    tasks = task_problems(spectrum, learning).tasks()
-    terms = [task_terms(task, *at) for task, at in zip(tasks, parameters, strict=True)]
-    W = np.zeros([len(terms)] * 2)
-    for t, term in enumerate(terms):
-        W[t, :t] = term.w
-    value, gradient, hessian, a = (
-        np.array([getattr(term, name) for term in terms])
-        for name in ("value", "gradient", "hessian", "a")
-    )
-    return Terms(value, gradient, hessian, W, a.T)
+    """Terms of all tasks, each at its own point."""
+    return task_terms(task_problems(spectrum, learning), np.arange(len(parameters)), parameters)
 
 
 def all_tasks(p, spectrum, learning):
@@ -80,10 +67,10 @@ def own_derivative(function, value):
 def test_terms_and_derivatives_equal_dense(rng, case, learning):
     p = CASES[case](rng)
     terms = all_tasks(p, exact(p.K, p.Y), learning)
-    assert_close(terms.value, ref.conditional_log_likelihoods(*p.chain, learning))
+    assert_close(terms.values, ref.conditional_log_likelihoods(*p.chain, learning))
     gradients = ref.analytic_gradients(*p.chain, learning)
-    assert_close(terms.gradient, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
-    assert_close(terms.hessian, dense_hessians(*p.chain, learning), rtol=1e-8)
+    assert_close(terms.gradients, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessians, dense_hessians(*p.chain, learning), rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -97,7 +84,7 @@ def test_gradient_equals_finite_differences_of_dense_terms(rng, case, learning):
         lambda s: ref.conditional_log_likelihoods(p.K, p.Y, p.b, s, learning), p.sigma2
     )
     terms = all_tasks(p, exact(p.K, p.Y), learning)
-    assert_close(terms.gradient, np.stack([by_b, by_s], axis=1), rtol=1e-8)
+    assert_close(terms.gradients, np.stack([by_b, by_s], axis=1), rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -113,7 +100,7 @@ def test_hessian_equals_finite_differences_of_dense_gradients(rng, case, learnin
         expected[:, i, 0] = own_derivative(lambda b, n=name: gradients(n, b, p.sigma2), p.b)
         expected[:, i, 1] = own_derivative(lambda s, n=name: gradients(n, p.b, s), p.sigma2)
     terms = all_tasks(p, exact(p.K, p.Y), learning)
-    assert_close(terms.hessian, expected, rtol=1e-8)
+    assert_close(terms.hessians, expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -123,8 +110,8 @@ def test_kernel_gradient_equals_dense(rng, case, learning):
     lam, U = np.linalg.eigh(p.K)
     spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, p.Y)
     parameters = np.stack([p.b, p.sigma2], axis=1)
-    terms = all_tasks(p, spectrum, learning)
-    g = kernel_gradient(task_problems(spectrum, learning), parameters, terms.w, terms.a)
+    problems, W = task_problems(spectrum, learning), all_tasks(p, spectrum, learning).W
+    g = kernel_gradient(problems, parameters, W, dual_vectors(problems, parameters, W))
     expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, learning)
     inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
     assert_close(U @ inside @ U.T, expected.K, rtol=1e-8)
@@ -137,10 +124,10 @@ def test_low_rank_spectrum_equals_dense(rng, N, R, T, learning):
     p, F = random_problem(rng, N, T), rng.normal(size=(N, R))
     dense = (F @ F.T, p.Y, p.b, p.sigma2)
     terms = all_tasks(p, low_rank(F, p.Y), learning)
-    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning))
+    assert_close(terms.values, ref.conditional_log_likelihoods(*dense, learning))
     gradients = ref.analytic_gradients(*dense, learning)
-    assert_close(terms.gradient, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
-    assert_close(terms.hessian, dense_hessians(*dense, learning), rtol=1e-8)
+    assert_close(terms.gradients, np.stack([gradients.b, gradients.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessians, dense_hessians(*dense, learning), rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -155,8 +142,8 @@ def test_terms_equal_the_chain(rng, rank, learning):
         chain = solve_chain(tensors, b, sigma2, learning).terms
     by_b, by_sigma2 = tape.gradient(chain, [b, sigma2])
     terms = all_tasks(p, spectrum, learning)
-    assert_close(terms.value, chain, rtol=1e-11)
-    assert_close(terms.gradient, np.stack([by_b, by_sigma2], axis=1), rtol=1e-9)
+    assert_close(terms.values, chain, rtol=1e-11)
+    assert_close(terms.gradients, np.stack([by_b, by_sigma2], axis=1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -169,12 +156,12 @@ def test_systems_of_rows_equal_dense(rng, T, rank, learning):
     spectrum = exact(K, p.Y) if rank is None else low_rank(F, p.Y)
     dense = (K, p.Y, p.b, p.sigma2)
     terms, g = all_tasks(p, spectrum, learning), ref.analytic_gradients(*dense, learning)
-    assert_close(terms.value, ref.conditional_log_likelihoods(*dense, learning))
-    assert_close(terms.gradient, np.stack([g.b, g.sigma2], axis=1), rtol=1e-8)
-    assert_close(terms.hessian, dense_hessians(*dense, learning), rtol=1e-8)
+    assert_close(terms.values, ref.conditional_log_likelihoods(*dense, learning))
+    assert_close(terms.gradients, np.stack([g.b, g.sigma2], axis=1), rtol=1e-8)
+    assert_close(terms.hessians, dense_hessians(*dense, learning), rtol=1e-8)
     for t in range(T):
         alpha = np.linalg.solve(ref.composed_kernel(*dense, t), p.Y[:, t])
-        assert_close(terms.w[t, :t], p.Y[:, :t].T @ alpha, rtol=1e-8)
+        assert_close(terms.W[t, :t], p.Y[:, :t].T @ alpha, rtol=1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -192,7 +179,7 @@ def test_terms_of_all_tasks_at_shared_points(rng, N, R, T, slack, learning):
         dense = ref.conditional_log_likelihoods(K, p.Y, b, sigma2, learning)
         assert_close(values, dense - 0.5 * slack * point[0] / point[1])
         alone = terms_of(spectrum, np.tile(point, (T, 1)), learning)
-        assert_close(values, alone.value)
+        assert_close(values, alone.values)
     orders = [rng.permutation(T) for _ in range(2)]
     reordered = [shared_terms(problems.of_tasks(order), points) for order in orders]
     for parts in zip(shared_terms(problems, points, orders), *reordered, strict=True):
@@ -213,9 +200,9 @@ def test_derivatives_with_slack(rng, slack):
         def at_h(h, unit=unit):
             return terms_of(spectrum, at + h * unit, "hierarchical")
 
-        assert_close(terms.gradient[:, i], ref.derivative(lambda h: at_h(h).value, 1e-4), 1e-6)
-        slope = ref.derivative(lambda h: at_h(h).gradient, 1e-4)
-        assert_close(terms.hessian[:, i], slope, 1e-5)
+        assert_close(terms.gradients[:, i], ref.derivative(lambda h: at_h(h).values, 1e-4), 1e-6)
+        slope = ref.derivative(lambda h: at_h(h).gradients, 1e-4)
+        assert_close(terms.hessians[:, i], slope, 1e-5)
 
 
 @pytest.mark.parametrize("N, T", [(2, 9), (3, 12)])
@@ -223,9 +210,9 @@ def test_many_factors_of_the_gradient_become_few(rng, N, T):
     p = random_problem(rng, N, T)
     lam, U = np.linalg.eigh(p.K)
     spectrum = exact_spectrum_of_arrays(np.maximum(lam, 0.0), U, p.Y)
-    terms = all_tasks(p, spectrum, "approximate")
-    problems = task_problems(spectrum, "approximate")
-    g = kernel_gradient(problems, np.stack([p.b, p.sigma2], axis=1), terms.w, terms.a)
+    problems, W = task_problems(spectrum, "approximate"), all_tasks(p, spectrum, "approximate").W
+    parameters = np.stack([p.b, p.sigma2], axis=1)
+    g = kernel_gradient(problems, parameters, W, dual_vectors(problems, parameters, W))
     expected = ref.analytic_gradients(p.K, p.Y, p.b, p.sigma2, "approximate")
     assert len(g.factors) < T * (T + 1) / 2
     inside = np.diag(g.diagonal) + g.factors.T @ np.diag(g.weights) @ g.factors
@@ -233,9 +220,34 @@ def test_many_factors_of_the_gradient_become_few(rng, N, T):
     assert_close(U @ g.Yr, expected.Y, rtol=1e-8)
 
 
+@pytest.mark.parametrize("N, T", [(7, 4), (3, 6)])
+def test_weights_and_their_slopes(rng, N, T):
+    """Systems of tasks and of rows; some tasks, one of them twice; in blocks and at once."""
+    p = random_problem(rng, N, T)
+    problems = task_problems(exact(p.K, p.Y), "hierarchical")
+    tasks = np.array([0, 1, T - 2, T - 1, T - 1])
+    at = rng.uniform(0.1, 2.0, size=(5, 2))
+    terms = task_terms(problems, tasks, at)
+    for i, unit in enumerate(np.eye(2)):
+        slopes = ref.derivative(lambda h, u=unit: task_terms(problems, tasks, at + h * u).W, 1e-4)
+        assert_close(terms.slopes[:, i], slopes, 1e-6)
+    for t, point, w in zip(tasks, at, terms.W, strict=True):
+        b, sigma2 = (np.full(T, number) for number in point)
+        alpha = np.linalg.solve(ref.composed_kernel(p.K, p.Y, b, sigma2, t), p.Y[:, t])
+        assert_close(w, np.append(p.Y[:, :t].T @ alpha, np.zeros(T - t)), rtol=1e-8)
+
+
+def test_problems_in_blocks(rng, monkeypatch):
+    p = random_problem(rng, 4, 7)
+    whole = all_tasks(p, exact(p.K, p.Y), "approximate")
+    monkeypatch.setattr(terms_module, "MAX_NUMBERS", 8)
+    for part, expected in zip(all_tasks(p, exact(p.K, p.Y), "approximate"), whole, strict=True):
+        assert_close(part, expected, rtol=1e-12)
+
+
 def test_a_singular_matrix_gets_a_factor():
     M = np.ones((3, 3))
-    L = np.tril(cholesky(M.copy()))
+    L = np.tril(cholesky(M.T.copy(order="F")))
     assert_allclose(L @ L.T, M, rtol=1e-12)
     L = np.tril(cholesky(np.diag([1e17, 4.0])))  # rounding swallows I in the first entry alone
     assert_allclose(np.diag(L) ** 2, [1e17 * (1 + 20 * np.finfo(float).eps), 4.0], rtol=1e-15)
@@ -251,6 +263,6 @@ def test_copies_at_a_scale_that_swallows_the_identity(rng):
     parameters = np.array([[1e18, 1e10]] * 2 + [[1.0, 0.1]])
     for learning in LEARNINGS:
         terms = terms_of(spectrum, parameters, learning)
-        assert np.isfinite(terms.value).all() and np.isfinite(terms.hessian).all()
+        assert np.isfinite(terms.values).all() and np.isfinite(terms.hessians).all()
         alone = terms_of(exact(p.K, y), parameters[:1], learning)
-        assert_close(terms.value[:1], alone.value, rtol=1e-12)
+        assert_close(terms.values[:1], alone.values, rtol=1e-12)

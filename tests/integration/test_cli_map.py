@@ -50,16 +50,16 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
         "map", model, *out
     )
     place = ("--x", "lon", "--y", "lat")
-    assert "'east' is no input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
+    assert "'east' is not an input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
     assert "are both 'lon'" in mistake("map", model, "--x", "lon", "--y", "lon", *out)
-    assert "'Pb' is no target" in mistake("map", model, *place, "--targets", "Pb", *out)
+    assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
     wrong = mistake("map", model, *place, "--limits", "Cd", *out)
     assert "'Cd' is not of the form NAME=VALUE" in wrong
     wrong = mistake("map", model, *place, "--limits", "Cd=much", *out)
     assert "'much', the limit of 'Cd', is not a number" in wrong
     both = ("--targets", "Cd,Cu", "--limits", "Cd=1")
     assert "'Cu' is to be drawn but has no limit" in mistake("map", model, *place, *both, *out)
-    assert "--at deep: no input" in mistake("map", model, *place, "--at", "deep=1", *out)
+    assert "--at deep: not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
     wrong = mistake("map", model, *place, "--at", "depth=low", *out)
     assert "--at depth: 'low' is not a number" in wrong
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")

@@ -20,7 +20,11 @@ def test_pages_are_found_and_have_code():
     assert len([page for page in PAGES if code_of(page)]) >= 10
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "from trieste" not in code_of(page)],  # see tests/trieste
+    ids=lambda page: page.stem,
+)
 def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code_of(page), str(page), "exec"), {})

@@ -16,7 +16,7 @@ import gpflow_cool.lowrank.statistics
 import gpflow_cool.training.profiled
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import newton
-from gpflow_cool.chain.newton import maximise
+from gpflow_cool.chain.search import Box, Starts
 from gpflow_cool.chain.terms import task_problems
 from gpflow_cool.training.profiled import ProfiledChain
 from gpflow_cool.training.vector import ParameterVector
@@ -350,12 +350,10 @@ def test_the_search_rescues_from_all_noise(rng, monkeypatch, learning):
         assert model.b.numpy()[0] < 1e-6 and model.sigma2.numpy()[0] > 0.9 * np.var(Y[:, 0])
         model.kernel.lengthscales.assign(2.0)
     rescued = models[0].profile().evaluate()
+    profile = models[1].profile()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            newton, "best_of_starts", lambda task, box, known, *_: maximise(task, known, box)
-        )
-        profile = models[1].profile()
-        profile.num_solved = 1
+        known = Starts(np.arange(3), np.log(profile.present().numpy()))
+        patch.setattr(newton, "highest", lambda *_: known)
         stuck = profile.evaluate()
     assert stuck.loss > rescued.loss + 30.0
     assert models[1].b.numpy()[0] < 1e-6
@@ -385,11 +383,10 @@ def test_a_task_with_hardly_any_noise_beside_all_noise(rng, learning):
     loss = model.profile().evaluate().loss
     K = ref.squared_exponential(x, x, 1.0, 3.0)
     grid = np.log([[b, s] for b in np.logspace(-8, 6, 8) for s in np.logspace(-3.9, 0, 5)])
-    box = newton.Box(np.log([1e-10, 1e-4]), np.log([1e10, 1e10]))
-    best = [
-        max(maximise(task, start, box).terms.value for start in grid)
-        for task in task_problems(exact(K, Y), learning).tasks()
-    ]
+    box = Box(*(np.tile(np.log(side), (2, 1)) for side in ([1e-10, 1e-4], [1e10, 1e10])))
+    starts = Starts(np.repeat([0, 1], len(grid)), np.tile(grid, (2, 1)))
+    found = newton.maximise(task_problems(exact(K, Y), learning), box, starts)
+    best = found.terms.values.reshape(2, -1).max(axis=1)
     assert_allclose(loss, -np.sum(best), atol=0.05)  # the floor is 1e-4 of the variance
 
 
