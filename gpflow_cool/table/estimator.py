@@ -108,9 +108,9 @@ class CoolMTGPRegressor(
     :param missing_inputs: What to do about gaps in inputs: "refuse" them, "fill" them with the
         column's median and add an input that flags them, or "drop" their rows from the fit.
     :param target_transform: "none", "log" or "yeo-johnson": how skewed targets are transformed
-        before a normal distribution is fitted to them, see docs/guide/skewed.md; for some targets only, a
-        dictionary of their names and transforms. Answers stay in the user's units. The covariances
-        after `fit` are those of the transformed targets.
+        before a normal distribution is fitted to them, see docs/guide/skewed.md; for some targets
+        only, a dictionary of their names and transforms. Answers stay in the user's units. The
+        covariances after `fit` are those of the transformed targets.
     :param restarts: How many times to train again from random parameters; the best fit is kept.
     :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
         the orders (None: those of seed 0).
