@@ -1,5 +1,6 @@
 """The page and its picture, from the lines of the runs."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
                 ax.plot(at, mean, color=colour, label=f"{NAMES[model]} ({len(runs)} seeds)")
                 ax.fill_between(at, mean - error, mean + error, color=colour, alpha=0.2)
             ax.set(title=f"{problem}, {batch} at a time", xlabel="evaluations")
-            ax.legend(fontsize=8, loc="lower right")
+            if ax.lines:
+                ax.legend(fontsize=8, loc="lower right")
         row[0].set_ylabel("hypervolume, without noise")
     fig.savefig(path, dpi=110)
     plt.close(fig)
@@ -106,8 +108,12 @@ COLUMNS += ["recommended", "CoolMTGP less this", "s per step"]
 
 
 def write_page(lines: list[dict[str, Any]], path: Path) -> None:
-    """Write the tables into the page, between two comments, and the picture beside it."""
-    parts = [BEGIN]
+    """Write the tables into the page, between two comments, and the picture if runs are enough."""
+    parts, picture = [BEGIN], path.parent / "images" / "hypervolume.png"
+    counts = Counter((line["model"], line["problem"], line["batch"]) for line in lines)
+    if max(counts.values(), default=0) >= FEWEST_DRAWN:
+        draw(lines, picture)
+        parts += ["", f"![Hypervolume against evaluations](images/{picture.name})"]
     for batch in sorted({line["batch"] for line in lines}):
         parts += ["", f"## {'One point' if batch == 1 else f'{batch} points'} at a time"]
         parts += ["| " + " | ".join(COLUMNS) + " |", "| --- " * len(COLUMNS) + "|"]
@@ -115,4 +121,3 @@ def write_page(lines: list[dict[str, Any]], path: Path) -> None:
     before, _, after = path.read_text().partition(BEGIN)
     after = after.partition(END)[2]
     path.write_text(before + "\n".join([*parts, "", END]) + after)
-    draw(lines, path.parent / "images" / "hypervolume.png")

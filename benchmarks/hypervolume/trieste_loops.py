@@ -151,13 +151,13 @@ class TriesteLoop:
         made, chosen = KEPT.setdefault((model, problem.name, batch), (fresh, rule(problem, batch)))
         for inner, new in zip(inner_models(made), inner_models(fresh), strict=True):
             multiple_assign(inner, read_values(new))
-        self._loop = AskTellOptimizer(SPACE, data, made, chosen, track_data=False)
+        self._loop = AskTellOptimizer(SPACE, data, made, chosen)
 
     def ask(self) -> np.ndarray:
         return self._loop.ask().numpy()
 
     def tell(self, X: np.ndarray, Y: np.ndarray) -> None:
-        self._loop.tell(self._loop.dataset + Dataset(tf.constant(X), tf.constant(Y)))
+        self._loop.tell(Dataset(tf.constant(X), tf.constant(Y)))
 
     def means(self, X: np.ndarray) -> np.ndarray:
         """[M, 2], the posterior means of both objectives."""

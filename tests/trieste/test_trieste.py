@@ -232,7 +232,7 @@ def test_ask_and_tell(rng, X):
     assert_close(before, loop.model.predict(X)[0], 1e-12)
     asked = loop.ask()
     assert asked[0] in space
-    loop.tell(start + Dataset(asked, two_objectives(asked)))
+    loop.tell(Dataset(asked, two_objectives(asked)))
     npt.assert_array_equal(loop.model.get_internal_data().query_points[6:], asked)
     assert_close(again.model.predict(X)[0], before, 1e-12)
     assert np.abs(loop.model.predict(X)[0] - before).max() > 1e-4
