@@ -1,6 +1,6 @@
 """SparseCoolMTGP: the chain on inducing points, for data of any size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,17 @@ from ..chain.spectrum import Spectrum
 from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
 from ..joint.kronecker import JointSolution
 from ..lowrank.features import InducingFeatures
-from ..lowrank.rows import CHUNK_ROWS, ArrayRows, DatasetRows, check_chunk, make_rows, summarise
+from ..lowrank.rows import CHUNK_ROWS, ArrayRows, Chunk, Rows, check_chunk, make_rows, summarise
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums
+from ..lowrank.summed import SummedRows
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.streamed import StreamedLoss
 from .chain import ChainModel
+
+SHOWN_ROWS = 1000
+"""Rows that `data` holds."""
 
 
 @saveable
@@ -70,7 +74,7 @@ class SparseCoolMTGP(ChainModel):
 
     def __init__(
         self,
-        data: RegressionData | tf.data.Dataset,
+        data: RegressionData | tf.data.Dataset | Rows,
         kernel: Kernel,
         inducing_variable: InducingVariables | TensorData,
         mean_function: MeanFunction | None = None,
@@ -90,21 +94,34 @@ class SparseCoolMTGP(ChainModel):
             raise ValueError("The data has no rows: a tf.data.Dataset must yield some.")
         for part, name in zip(first, "XY", strict=True):
             check_chunk(part.numpy(), name, 0)
-        user_data = (None, None) if isinstance(data, tf.data.Dataset) else data
+        user_data = data if isinstance(rows, ArrayRows) else (None, None)
         names = checks.task_names(task_names, user_data, rows.num_tasks)
         super().__init__(first, kernel, mean_function, names)
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
         self._rows = rows
         summary = summarise(rows, self._centred, self.features.diagonal)
-        self.num_rows, self._scales = summary.num_rows, summary.scales
+        self._num_rows, self._scales = summary.num_rows, summary.scales
         warn_of_offsets(summary.scales, summary.mean_squares)
-        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
+        self._sample = summary.sample
+        self.data = tuple(map(tf.constant, summary.sample.smallest(SHOWN_ROWS)))
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
 
     @property
-    def rows(self) -> ArrayRows | DatasetRows:
+    def rows(self) -> Rows:
         return self._rows
+
+    @property
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self._sample)
+
+    def sampled_rows(self, count: int) -> ArrayRows:
+        X, Y = self._sample.smallest(count)
+        return ArrayRows(X, Y, self.chunk_rows)
 
     @property
     def scales(self) -> AnyNDArray:
@@ -141,8 +158,25 @@ class SparseCoolMTGP(ChainModel):
         return self._pass(self.features.factor())
 
     def _pass(self, L: tf.Tensor) -> Statistics:
+        if isinstance(self.rows, SummedRows):
+            return self.rows.statistics(L)
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
         return sums.statistics(L)
+
+    def keep_sums(self) -> None:
+        """
+        Forget the rows, and keep their sums at the present parameters: one pass.
+
+        The model then predicts without the rows, and is saved with the sums and the rows of `data`.
+        :meth:`leave_one_out` gives the latter, each predicted from all the other rows.
+        """
+        L = self.features.factor()
+        statistics = self._pass(L)
+        X, Y = (part.numpy() for part in self.data)
+        self._rows = SummedRows(X, Y, self.chunk_rows, statistics, L)
+
+    def shown_chunks(self) -> Iterable[Chunk]:
+        return [self.rows.arrays()] if isinstance(self.rows, SummedRows) else self.rows.chunks()
 
     def profile(self) -> StreamedLoss:
         return StreamedLoss(self, solve=True)
@@ -175,7 +209,12 @@ class SparseCoolMTGP(ChainModel):
                 f"Inducing variables of class {type(points).__name__} cannot be saved, only"
                 " InducingPoints can."
             )
-        return super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
+        document = super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
+        if isinstance(self.rows, SummedRows):
+            document["scales"] = writer.array("scales", self.scales)
+            sums = zip(Statistics._fields, self.rows.kept, strict=True)
+            document["sums"] = [writer.array(f"sums_{name}", part.numpy()) for name, part in sums]
+        return document
 
     @classmethod
     def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
@@ -184,6 +223,15 @@ class SparseCoolMTGP(ChainModel):
         inducing_variable.Z = points
         arguments = super().saved_arguments(saved, reader, given)
         return arguments | {"inducing_variable": inducing_variable}
+
+    def restore_state(self, saved: Document, reader: Reader) -> None:
+        super().restore_state(saved, reader)
+        if "sums" not in saved:
+            return
+        statistics = Statistics(*(tf.constant(reader.array(name)) for name in saved["sums"]))
+        X, Y = (part.numpy() for part in self.rows.arrays())
+        self._rows = SummedRows(X, Y, self.chunk_rows, statistics, self.features.factor())
+        self._num_rows, self._scales = int(statistics.num_rows), reader.array(saved["scales"])
 
 
 def as_inducing_variable(value: Any, num_inputs: int) -> InducingVariables:

@@ -75,6 +75,7 @@ class ProfiledChain(Loss):
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
         self.num_solved = 0  # inner problems solved so far
+        self.looks_always = False
         self.rounding = 0.0
         self.failure: Exception | None = None
 
@@ -265,7 +266,7 @@ class ProfiledChain(Loss):
         The best b and sigma2 for this spectrum; one that is not solved for stays.
 
         At first the kernel's parameters change much, and later little: whether a task has a better
-        maximum elsewhere is looked up in the evaluations 1, 2, 4, 8, and so on.
+        maximum elsewhere is looked up in the evaluations 1, 2, 4, 8, and so on, or always.
 
         :param scales: [T], the tasks' variances.
         """
@@ -275,7 +276,7 @@ class ProfiledChain(Loss):
             problems,
             present if self.num_solved > 1 else None,
             box,
-            looks_elsewhere=is_power_of_two(self.num_solved),
+            looks_elsewhere=self.looks_always or is_power_of_two(self.num_solved),
         )
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
