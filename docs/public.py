@@ -55,7 +55,8 @@ INTERNAL = set(
     feature_decomposition feature_statistics features from_document independent_completion
     joint_basis joint_solution objective_term_names objective_terms observed_solution
     observed_system one_task_model profile restore_state rows saved_arguments scales solution
-    spectral statistics streamed_loss to_document training_data warn_of_separate_tasks
+    num_sampled sampled_rows shown_chunks spectral statistics streamed_loss to_document
+    training_data warn_of_separate_tasks
     """.split()
 )
 """Methods that modules of ours call, and users do not."""

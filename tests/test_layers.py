@@ -18,18 +18,18 @@ chain/      kernels  variation  products  spectrum  likelihood  objective  syste
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation
-lowrank/    __init__  features  statistics  rows  streaming
+lowrank/    __init__  features  statistics  rows  summed  streaming
 grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
-training/   model  run  relevance  vector  remarks  profiled  streamed  em  optimizers
-            monte_carlo_em  fit
+training/   model  run  relevance  vector  remarks  lbfgs  growing  profiled  streamed  em
+            optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  choice
 table/      arff  costs  columns  files  folds  cells  encoding  inputs  transforms  choices
-            training_rows  places  intervals  learned  estimator  evaluation  comparison  residuals
-            summary
+            training_rows  streams  places  intervals  learned  estimator  evaluation  comparison
+            residuals  summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading

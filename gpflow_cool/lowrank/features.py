@@ -33,6 +33,11 @@ METHODS = ("greedy", "k-means")
 class Features(ABC):
     """Features of rows, f(x) = W^T cross(x)."""
 
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """R."""
+
     points: Callable[[], tf.Tensor] | None = None
     """Gives inducing points [R, D], where there are some."""
 
@@ -59,6 +64,10 @@ class InducingFeatures(Features):
     def __init__(self, kernel: Kernel, inducing_variable: InducingVariables) -> None:
         self.kernel = kernel
         self.inducing_variable = inducing_variable
+
+    @property
+    def num_features(self) -> int:
+        return int(self.inducing_variable.num_inducing)
 
     def cross(self, X: TensorType) -> tf.Tensor:
         if type(self.inducing_variable) is InducingPoints:
@@ -104,7 +113,11 @@ class LinearFeatures(Features):
 
     def __init__(self, kernel: Kernel, num_inputs: int) -> None:
         self.parts = linear_parts(kernel)
-        self.num_features = sum(num_columns(part, num_inputs) for part in self.parts or ())
+        self.num_inputs = num_inputs
+
+    @property
+    def num_features(self) -> int:
+        return sum(num_columns(part, self.num_inputs) for part in self.parts or ())
 
     @check_shapes("X: [batch..., N, D]", "return: [batch..., N, R]")
     def __call__(self, X: TensorType) -> tf.Tensor:

@@ -22,8 +22,8 @@ from ..chain.variation import check_ranges, is_constant
 CHUNK_ROWS = 8192
 """Rows per chunk where their number is not given."""
 
-SAMPLE_ROWS = 1000
-"""Rows that are drawn at random for a summary."""
+SAMPLE_ROWS, SAMPLE_NUMBERS = 2**16, 2**22
+"""At most so many rows, and so many numbers in them (32 MB), are drawn at random in a summary."""
 
 Chunk = tuple[tf.Tensor, tf.Tensor]
 """X [n, D] and Y [n, T] of some rows, in the float type of the model's data."""
@@ -34,8 +34,12 @@ class Rows(ABC):
 
     num_inputs: int
     num_tasks: int
+    chunk_rows: int
     dtype: tf.DType
     """Of the chunks."""
+
+    num_rows: int | None = None
+    """N, where it is known beforehand and :meth:`arrays` gives all rows."""
 
     @abstractmethod
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
@@ -44,6 +48,10 @@ class Rows(ABC):
     @abstractmethod
     def arrays(self) -> Chunk:
         """All rows at once."""
+
+    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> "Rows":
+        """These rows and some more."""
+        raise ValueError("No rows can be added to these: build the model again on all rows.")
 
 
 class ArrayRows(Rows):
@@ -62,6 +70,7 @@ class ArrayRows(Rows):
                 " of X."
             )
         self.X, self.Y, self.chunk_rows = X, Y, chunk_rows
+        self.num_rows = len(X)
         self.dtype = tf.as_dtype(default_float())
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
 
@@ -77,7 +86,7 @@ class ArrayRows(Rows):
     def _tensor(self, array: AnyNDArray) -> tf.Tensor:
         return tf.constant(np.asarray(array), self.dtype)
 
-    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> "ArrayRows":
+    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> Rows:
         """These rows and some more, as new arrays."""
         if isinstance(self.X, np.memmap) or isinstance(self.Y, np.memmap):
             raise ValueError(
@@ -91,8 +100,9 @@ class TensorRows(Rows):
     """Tensors, or variables that may change, in one chunk."""
 
     def __init__(self, X: tf.Tensor | tf.Variable, Y: tf.Tensor | tf.Variable) -> None:
-        self.X, self.Y, self.dtype = X, Y, X.dtype
+        self.X, self.Y, self.dtype, self.num_rows = X, Y, X.dtype, X.shape[0]
         self.num_inputs, self.num_tasks = int(X.shape[1]), int(Y.shape[1])
+        self.chunk_rows = CHUNK_ROWS
 
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
         if shard == 0:
@@ -132,7 +142,7 @@ class DatasetRows(Rows):
         cast = lambda X, Y: (tf.cast(X, dtype), tf.cast(Y, dtype))  # noqa: E731
         return iter(self.dataset.shard(num_shards, shard).map(cast).prefetch(2))
 
-    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> "DatasetRows":
+    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> Rows:
         """The same stream, and at its end some more rows."""
         types = [part.dtype for part in self.dataset.element_spec]
         more = tuple(tf.cast(part, kind) for part, kind in zip((X, Y), types, strict=True))
@@ -156,13 +166,15 @@ def check_array(array: AnyNDArray, name: str, columns: str) -> None:
         )
 
 
-def make_rows(data: Any, chunk_rows: int) -> ArrayRows | DatasetRows:
+def make_rows(data: Any, chunk_rows: int) -> Rows:
     """
-    The rows of a pair (X, Y), or of a `tf.data.Dataset` of pairs.
+    The rows of a pair (X, Y), or of a `tf.data.Dataset` of pairs; rows as they are.
 
     Arrays, memory maps included, are not copied; anything else is read as numbers.
     """
     checks.positive_integer(chunk_rows, "chunk_rows")
+    if isinstance(data, Rows):
+        return data
     if isinstance(data, tf.data.Dataset):
         return DatasetRows(data, chunk_rows)
     parts = checks.pair(data, "data must be the pair (X, Y), or a tf.data.Dataset of such pairs")
@@ -191,9 +203,8 @@ class Summary(NamedTuple):
     kernel_variance: float
     """Mean of k(x, x)."""
 
-    X: AnyNDArray
-    Y: AnyNDArray
-    """Rows drawn at random; all rows, if they are few."""
+    sample: "Sample"
+    """X and Y of rows drawn at random; of all rows, if they are few."""
 
 
 def summarise(
@@ -210,7 +221,7 @@ def summarise(
     """
     count, trace = 0, 0.0
     moments = Moments(rows.num_tasks)
-    sample = Sample(SAMPLE_ROWS)
+    sample = Sample(sample_size(rows))
     for X, Y in rows.chunks():
         check_chunk(X.numpy(), "X", count)
         check_chunk(Y.numpy(), "Y", count)
@@ -227,8 +238,13 @@ def summarise(
         moments.scales(),
         moments.mean_squares(),
         positive_or_one(trace / count),
-        *sample.parts,
+        sample,
     )
+
+
+def sample_size(rows: Rows) -> int:
+    """How many rows a summary draws."""
+    return max(1, min(SAMPLE_ROWS, SAMPLE_NUMBERS // (rows.num_inputs + rows.num_tasks)))
 
 
 def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
@@ -287,12 +303,24 @@ class Sample:
 
     def add(self, *parts: AnyNDArray) -> None:
         """Add some rows, given as arrays of equal length."""
-        keys = np.concatenate([self.keys, self.rng.random(len(parts[0]))])
-        kept = np.sort(np.argsort(keys)[: self.size])
+        keys = self.rng.random(len(parts[0]))
+        if len(self.keys) == self.size:  # most rows of a long stream go no further
+            low = keys < self.keys.max()
+            keys, parts = keys[low], tuple(part[low] for part in parts)
+        keys = np.concatenate([self.keys, keys])
         if self.parts:
             parts = tuple(np.concatenate(pair) for pair in zip(self.parts, parts, strict=True))
+        kept = np.sort(np.argsort(keys)[: self.size])
         self.parts = [part[kept] for part in parts]
         self.keys = keys[kept]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def smallest(self, count: int) -> list[AnyNDArray]:
+        """So many of the rows, in their order; a larger number of them has those of a smaller."""
+        kept = np.sort(np.argsort(self.keys)[:count])
+        return [part[kept] for part in self.parts]
 
 
 # Sums over rows, on one device or on many -------------------------------------------------------

@@ -1,6 +1,7 @@
 """What all our models share, wherever their data is: predictions, evidence, training, saving."""
 
 import abc
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,7 @@ from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_lo
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
 from ..joint.likelihood import CorrelatedGaussian
 from ..joint.posteriors import CompleteDataPosterior
+from ..lowrank.rows import Chunk
 from ..saving.models import Document, Given, Saveable, data_document, saved_data
 from ..saving.modules import Reader, Writer
 from ..training import fit as training
@@ -98,9 +100,13 @@ class MultitaskModel(Saveable, TrainableModel):
             leave_one_out_of_features(
                 solution, features.cross(X), features.diagonal(X), Y, self._centred(X, Y)
             )
-            for X, Y in self.rows.chunks()
+            for X, Y in self.shown_chunks()
         ]
         return LeaveOneOut(*(tf.concat(part, axis=0) for part in zip(*parts, strict=True)))
+
+    def shown_chunks(self) -> Iterable[Chunk]:
+        """The rows that :meth:`leave_one_out` is about, in chunks."""
+        return self.rows.chunks()
 
     def _centred(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor:
         return Y - self.mean_function(X)

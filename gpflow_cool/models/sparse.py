@@ -1,6 +1,6 @@
 """SparseCoolMTGP: the chain on inducing points, for data of any size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from ..lowrank.features import InducingFeatures
 from ..lowrank.rows import (
     CHUNK_ROWS,
     ArrayRows,
-    DatasetRows,
+    Chunk,
+    Rows,
     Summary,
     check_chunk,
     make_rows,
@@ -30,11 +31,15 @@ from ..lowrank.rows import (
 )
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums
+from ..lowrank.summed import SummedRows
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.streamed import StreamedLoss
 from .arguments import input_names
 from .chain import ChainModel
+
+SHOWN_ROWS = 1000
+"""Rows that `data` holds."""
 
 
 @saveable
@@ -80,7 +85,7 @@ class SparseCoolMTGP(ChainModel):
 
     def __init__(
         self,
-        data: RegressionData | tf.data.Dataset,
+        data: RegressionData | tf.data.Dataset | Rows,
         kernel: Kernel,
         inducing_variable: InducingVariables | TensorData,
         mean_function: MeanFunction | None = None,
@@ -100,7 +105,7 @@ class SparseCoolMTGP(ChainModel):
             raise ValueError("The data has no rows: a tf.data.Dataset must yield some.")
         for part, name in zip(first, "XY", strict=True):
             check_chunk(part.numpy(), name, 0)
-        user_data = (None, None) if isinstance(data, tf.data.Dataset) else data
+        user_data: Any = data if isinstance(rows, ArrayRows) else (None, None)
         names = checks.task_names(task_names, user_data, rows.num_tasks)
         super().__init__(first, kernel, mean_function, names)
         self.input_names = input_names(user_data[0])
@@ -110,12 +115,13 @@ class SparseCoolMTGP(ChainModel):
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
 
-    def _take(self, rows: ArrayRows | DatasetRows) -> Summary:
+    def _take(self, rows: Rows) -> Summary:
         """Make these the rows of the model, if they are as they should be."""
         summary = summarise(rows, self._centred, self.features.diagonal)
         self._rows = rows
-        self.num_rows, self._scales = summary.num_rows, summary.scales
-        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
+        self._num_rows, self._scales = summary.num_rows, summary.scales
+        self._sample = summary.sample
+        self.data = tuple(map(tf.constant, summary.sample.smallest(SHOWN_ROWS)))
         return summary
 
     def add_rows(self, X: InputData, Y: InputData) -> None:
@@ -146,8 +152,20 @@ class SparseCoolMTGP(ChainModel):
         self._take(self.rows.with_more(X.numpy(), Y.numpy()))
 
     @property
-    def rows(self) -> ArrayRows | DatasetRows:
+    def rows(self) -> Rows:
         return self._rows
+
+    @property
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self._sample)
+
+    def sampled_rows(self, count: int) -> ArrayRows:
+        X, Y = self._sample.smallest(count)
+        return ArrayRows(X, Y, self.chunk_rows)
 
     @property
     def scales(self) -> AnyNDArray:
@@ -181,11 +199,30 @@ class SparseCoolMTGP(ChainModel):
                 "Data that is read in chunks does not go into a tf.function: call this eagerly, and"
                 " train with fit(), whose passes over the data keep no chunk."
             )
-        return self._pass(self.features.whitening(python_callback=True))
+        return self._sums()[1]
 
-    def _pass(self, W: tf.Tensor) -> Statistics:
+    def _sums(self) -> tuple[tf.Tensor, Statistics]:
+        """The whitening of the inducing variables, and sums over all rows that belong to it."""
+        if isinstance(self.rows, SummedRows):
+            self.rows.check_variance(self.features.variance())
+            return self.rows.W, self.rows.sums
+        W = self.features.whitening(python_callback=True)
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
-        return sums.statistics(W)
+        return W, sums.statistics(W)
+
+    def keep_sums(self) -> None:
+        """
+        Forget the rows, and keep their sums at the present parameters: one pass.
+
+        The model then predicts without the rows, and is saved with the sums and the rows of `data`.
+        :meth:`leave_one_out` gives the latter, each predicted from all the other rows.
+        """
+        W, sums = self._sums()
+        X, Y = (part.numpy() for part in self.data)
+        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, self.features.variance())
+
+    def shown_chunks(self) -> Iterable[Chunk]:
+        return [self.rows.arrays()] if isinstance(self.rows, SummedRows) else self.rows.chunks()
 
     def profile(self) -> StreamedLoss:
         return StreamedLoss(self, solve=True)
@@ -201,8 +238,8 @@ class SparseCoolMTGP(ChainModel):
         With :math:`F^\top F = E \, \mathrm{diag}(\lambda) E^\top`, the former is
         :math:`W E \, \mathrm{diag}(\lambda)^{1/2}`.
         """
-        W = self.features.whitening()
-        E, spectrum = decompose(self._pass(W))
+        W, sums = self._sums()
+        E, spectrum = decompose(sums)
         return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum
 
     def joint_solution(self) -> JointSolution:
@@ -217,7 +254,13 @@ class SparseCoolMTGP(ChainModel):
                 f"Inducing variables of class {type(points).__name__} cannot be saved, only"
                 " InducingPoints can."
             )
-        return super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
+        document = super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
+        if isinstance(self.rows, SummedRows):
+            document["scales"] = writer.array("scales", self.scales)
+            document["whitening"] = writer.array("whitening", self.rows.W.numpy())
+            sums = zip(Statistics._fields, self.rows.sums, strict=True)
+            document["sums"] = [writer.array(f"sums_{name}", part.numpy()) for name, part in sums]
+        return document
 
     @classmethod
     def saved_arguments(cls, saved: Document, reader: Reader, given: Given) -> dict[str, Any]:
@@ -226,6 +269,16 @@ class SparseCoolMTGP(ChainModel):
         inducing_variable.Z = points
         arguments = super().saved_arguments(saved, reader, given)
         return arguments | {"inducing_variable": inducing_variable}
+
+    def restore_state(self, saved: Document, reader: Reader) -> None:
+        super().restore_state(saved, reader)
+        if "sums" not in saved:
+            return
+        sums = Statistics(*(tf.constant(reader.array(name)) for name in saved["sums"]))
+        W, variance = reader.array(saved["whitening"]), self.features.variance()
+        X, Y = (part.numpy() for part in self.rows.arrays())
+        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, variance)
+        self._num_rows, self._scales = int(sums.num_rows), reader.array(saved["scales"])
 
 
 def as_inducing_variable(value: Any, num_inputs: int) -> InducingVariables:

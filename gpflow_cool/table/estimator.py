@@ -53,6 +53,7 @@ from .inputs import keep_indicators, keep_names, new_inputs, refuse_weights, tra
 from .intervals import Intervals
 from .learned import LearnedKernel, table_from_json, table_to_json
 from .places import Places
+from .streams import fit_dataset, is_dataset
 from .training_rows import TrainingRows
 from .transforms import Transform, Warping, checked_probabilities, learn_warping
 
@@ -160,16 +161,16 @@ class CoolMTGPRegressor(
         **other: Any,
     ) -> Self:
         """
-        Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing.
-
-        Ctrl-C raises KeyboardInterrupt, and leaves the estimator as it was.
-
-        :param callbacks: Keras callbacks, as for :meth:`gpflow_cool.CoolMTGP.fit`.
-        :param tensorboard: Folder to log training to.
+        Train on inputs [N, D] and targets [N, T] or [N], NaN where a target is missing; or on a
+        `pyarrow.dataset`, which is read in chunks, with the targets' names as y. Ctrl-C raises
+        KeyboardInterrupt, and leaves the estimator as it was. `callbacks` (of Keras) and
+        `tensorboard`, a folder to log to, are those of :meth:`gpflow_cool.CoolMTGP.fit`.
         """
         checks.whole_number(self.restarts, "restarts")
         checks.positive_integer(self.orders, "orders")
         refuse_weights(other)
+        if is_dataset(X):
+            return fit_dataset(self, X, y, callbacks, tensorboard)
         check_no_text(y, "y")
         table = X
         X, y, encoding = training_inputs(X, y, self.missing_inputs)

@@ -21,6 +21,7 @@ from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
 from ..chain.starting import half_median_distance
 from ..monitoring import TensorBoardCallback
+from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .monte_carlo_em import (
     DEFAULT_ROUND_STEPS,
@@ -32,7 +33,7 @@ from .monte_carlo_em import (
     check_rounds,
     in_rounds,
 )
-from .optimizers import FAILURES, Evaluate, Optimizer, resolve_optimizer
+from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import note_of_data, note_of_floor
 from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, restore, snapshot
@@ -243,7 +244,7 @@ def attempt(
         if run.restart > 0:
             perturb(run.model, centre, rng)
         elif optimizer.trains_kernel:
-            choose_start(run, centre, optimizer.evaluate)
+            choose_start(run, centre, optimizer.compare or optimizer.evaluate)
         return optimizer.minimise(run, steps, optimizer.evaluate)
     except TrainingStopped as stop:
         return Outcome(False, str(stop))

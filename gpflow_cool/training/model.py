@@ -34,6 +34,17 @@ class Loss(abc.ABC):
     def evaluate(self) -> Evaluation:
         """Loss, gradients and terms."""
 
+    num_rows = 0
+    """How many rows it sees, where there are samples."""
+
+    def samples(self) -> list[tuple[int, Rows]]:
+        """Samples of the rows, growing, on which training starts, and their sizes; or none."""
+        return []
+
+    def evaluate_on(self, rows: Rows) -> Evaluation:
+        """The same of some rows."""
+        raise NotImplementedError
+
 
 class ExpectationMaximisation(abc.ABC):
     """Expectation maximisation of a model's parameters."""
@@ -135,6 +146,20 @@ class TrainableChain(TrainableModel):
     learning: str
     strategy: tf.distribute.Strategy | None = None
     """Spreads passes over the rows over devices."""
+
+    @property
+    @abc.abstractmethod
+    def num_rows(self) -> int:
+        """N."""
+
+    @property
+    def num_sampled(self) -> int:
+        """How many rows :meth:`sampled_rows` can give."""
+        return 0
+
+    def sampled_rows(self, count: int) -> Rows:
+        """So many rows, drawn at random; a larger sample has those of a smaller one."""
+        raise NotImplementedError
 
     @property
     @abc.abstractmethod

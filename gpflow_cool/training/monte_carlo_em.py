@@ -16,8 +16,9 @@ from .. import checks
 from ..joint import missing
 from ..joint.missing import ObservedSystem, observed_log_evidence
 from ..joint.sampling import draw_completions
+from .lbfgs import Evaluate
 from .model import TrainableModel
-from .optimizers import Evaluate, Optimizer
+from .optimizers import Optimizer
 from .run import Outcome, Run
 
 ROUNDS = 8

@@ -7,41 +7,26 @@ from typing import Any, NamedTuple
 
 import gpflow
 import numpy as np
-import scipy.optimize
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 from gpflow.keras import tf_keras
 
 from .. import checks
 from ..graphs import compiled
+from .growing import Sample, grown_lbfgs
+from .lbfgs import Evaluate, lbfgs
 from .model import Evaluation, ExpectationMaximisation, TrainableModel
 from .run import Outcome, Run, state_variables
 from .vector import ParameterVector
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
 ADAM_RATE = 0.05
-LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
-GRADIENT_TOLERANCE = 1e-3
 EM_TOLERANCE = 1e-4
-FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)
-"""What a factorisation raises when it fails."""
-
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
 """Length of L-BFGS's first step. In logarithms it is a half: good lengthscales are rarely far."""
 
-PENALTY_FACTOR = 3.0
-"""A point without a finite loss gets the loss of the last step plus this many times the change that
-the gradient predicted."""
-
-LONGEST_MOVE = 5.0
-"""A search moves no logarithm by more than this, a factor of 150: beyond a valley of the loss there
-may be a plain where nothing leads back."""
-
 CACHED_EVALUATIONS = 3
 """How many evaluations are kept: as many as there are starting points to choose from."""
-
-Evaluate = Callable[[], Evaluation]
-"""A function that evaluates the loss at the model's present parameters."""
 
 
 class Optimizer(NamedTuple):
@@ -55,6 +40,9 @@ class Optimizer(NamedTuple):
     prepare: Callable[[], None] | None = None
     """What to do before each attempt."""
 
+    compare: Evaluate | None = None
+    """The loss by which a start is chosen, where a cheaper one will do."""
+
 
 def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
     """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
@@ -64,7 +52,17 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
         if profile is not None:
             vector = ParameterVector(profile.parameters, logarithms=True)
             minimise = partial(lbfgs, vector, FIRST_STEP["profile"])
-            return Optimizer("profile", cached(model, profile.evaluate), minimise)
+            samples = [
+                Sample(size, cached(model, partial(profile.evaluate_on, rows)))
+                for size, rows in profile.samples()
+            ]
+            if samples:
+                minimise = partial(
+                    grown_lbfgs, samples, profile.num_rows, vector, FIRST_STEP["profile"]
+                )
+            compare = samples[0].evaluate if samples else None
+            evaluate = cached(model, profile.evaluate)
+            return Optimizer("profile", evaluate, minimise, compare=compare)
         if optimizer == "em":
             em = model.expectation_maximisation()
             return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
@@ -139,122 +137,6 @@ def flattened(variables: Sequence[tf.Variable]) -> AnyNDArray:
     """All variables in one vector."""
     parts = [np.ravel(variable.numpy()) for variable in variables]
     return np.concatenate([np.zeros(0), *parts])
-
-
-class RoundingReached(Exception):
-    """A line search looks for a gain that is smaller than the rounding error of the loss."""
-
-
-class Point(NamedTuple):
-    """A point that a line search has evaluated."""
-
-    x: AnyNDArray
-    evaluation: Evaluation
-    gradient: AnyNDArray
-
-
-class LineSearch:
-    """
-    The loss for a line search, defined also at points where the model has none.
-
-    A step may go so far that K has no factorisation or the loss overflows. Such a point gets a loss
-    well above that of the last step, and a gradient of zero: the search then tries a shorter step.
-
-    :param unit: The search's vector times this is the parameter vector: the search's first step has
-        length one.
-    """
-
-    def __init__(self, vector: ParameterVector, unit: float, run: Run, evaluate: Evaluate) -> None:
-        self.vector = vector
-        self.unit = unit
-        self.run = run
-        self.evaluate = evaluate
-        self.last: Point | None = None
-        self.start: Point | None = None
-        self.num_shortened = 0
-        self.num_tried = 0
-
-    def __call__(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
-        if self.is_too_far(x):
-            return self.penalty(x)
-        self.stop_at_rounding(x)
-        self.num_tried += 1
-        try:
-            self.vector.assign(self.unit * x)
-            evaluation = self.evaluate()
-            gradient = self.unit * self.vector.gradient(evaluation.gradients)
-            if not (np.isfinite(evaluation.loss) and np.all(np.isfinite(gradient))):
-                raise FloatingPointError(f"the loss became {evaluation.loss}")
-        except FAILURES:
-            if self.start is None:
-                raise
-            self.num_shortened += 1
-            return self.penalty(x)
-        self.run.keep_if_best(evaluation.loss)
-        self.last = Point(np.copy(x), evaluation, gradient)
-        if self.start is None:
-            self.start, self.num_tried = self.last, 0
-        return evaluation.loss, gradient
-
-    def is_too_far(self, x: AnyNDArray) -> bool:
-        """Whether a logarithm moves by more than `LONGEST_MOVE` from the start of the search."""
-        if self.start is None:
-            return False
-        moves = self.unit * np.abs(x - self.start.x)[self.vector.is_logarithm]
-        return bool(np.any(moves > LONGEST_MOVE))
-
-    def stop_at_rounding(self, x: AnyNDArray) -> None:
-        """End a search whose longer steps failed and that now looks for less than rounding."""
-        if self.start is not None and self.num_tried:
-            if abs(self.predicted_change(x)) < self.start.evaluation.rounding:
-                raise RoundingReached
-
-    def predicted_change(self, x: AnyNDArray) -> float:
-        """How much the loss would change from the start of the search to x, if it were linear."""
-        assert self.start is not None
-        return float(self.start.gradient @ (x - self.start.x))
-
-    def penalty(self, x: AnyNDArray) -> tuple[float, AnyNDArray]:
-        """Loss and gradient for a point where the model has none, or that is too far away."""
-        assert self.start is not None
-        rise = PENALTY_FACTOR * abs(self.predicted_change(x))
-        return self.start.evaluation.loss + rise, np.zeros_like(x)
-
-    def accept(self, _: AnyNDArray) -> None:
-        """Record a step: the search has ended at the last point, and the next one starts there."""
-        assert self.last is not None
-        self.start, self.num_tried = self.last, 0
-        self.run.record_step(self.last.evaluation)
-
-
-def lbfgs(
-    vector: ParameterVector, unit: float, run: Run, steps: int, evaluate: Evaluate
-) -> Outcome:
-    """SciPy's L-BFGS-B: each iteration is a step, and each evaluation may be the best."""
-    if vector.size == 0:
-        run.record_step(evaluate())
-        return Outcome(True, "solved: no parameter is left to iterate over")
-    num_steps = len(run.history.epoch)
-    search = LineSearch(vector, unit, run, evaluate)
-    limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 20 * steps}
-    try:
-        result = scipy.optimize.minimize(
-            search,
-            vector.numpy() / unit,
-            jac=True,
-            method="L-BFGS-B",
-            callback=search.accept,
-            options={**LBFGS_OPTIONS, **limits},
-        )
-        converged, message = bool(result.success), str(result.message)
-    except RoundingReached:
-        converged, message = True, "converged: what is left to gain is lost in rounding"
-    if len(run.history.epoch) == num_steps:  # no step was better than the start
-        run.restore_best()
-        run.record_step(evaluate())
-    if search.num_shortened:
-        message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
-    return Outcome(converged, message)
 
 
 def minimise_em(em: ExpectationMaximisation, run: Run, steps: int, evaluate: Evaluate) -> Outcome:

@@ -1,30 +1,54 @@
-"""The loss of a model with features, in two passes over its rows."""
+"""The loss of a model with features: at once where K_mn fits into memory, else in two passes."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 
-from ..chain.spectrum import Spectrum
+from ..chain.likelihood import contrasts, solve_chain
+from ..chain.newton import InnerSolution
 from ..chain.terms import task_problems
 from ..graphs import compiled
+from ..linalg import inverse_root
 from ..lowrank.features import LinearFeatures
+from ..lowrank.rows import Rows
 from ..lowrank.statistics import (
     Decomposition,
     Statistics,
     decompose,
     decompose_rows,
-    statistics_log_likelihoods,
+    statistics_gradient,
 )
-from ..lowrank.streaming import RowSums, RowWeights, row_weights, variance_gradient
+from ..lowrank.streaming import (
+    ChunkParts,
+    RowSums,
+    RowWeights,
+    chunk_parts,
+    parts_gradient,
+    row_weights,
+    statistics_of_parts,
+    variance_gradient,
+)
+from .growing import MAX_PARAMETERS, sample_sizes
 from .model import Evaluation, TrainableChain
 from .profiled import ProfiledChain
+
+KEPT_NUMBERS = 2**22
+"""Up to this many entries, K_mn stays in memory until its gradient is taken: 32 MB, and what the
+gradient needs besides takes about four times as much."""
+
+Graph = Callable[..., list[tf.Tensor]]
 
 
 class StreamedLoss(ProfiledChain):
     """
-    The loss of a model with features, in two passes over its rows.
+    The loss of a model with features.
+
+    Where K_mn is small, one graph computes it, calls NumPy for the loss and its derivatives by
+    K_mn, and takes the gradient from there. Else there are two passes over chunks of the rows, and
+    each computes the K_mn of a chunk.
 
     :param solve: Whether b and sigma2 are solved for, see :class:`ProfiledChain`; else they are
         parameters like the others.
@@ -37,79 +61,191 @@ class StreamedLoss(ProfiledChain):
             self.parameters = list(model.trainable_parameters)
         self.variables = [p.unconstrained_variable for p in self.parameters]
         assert model.features is not None
-        self.features = model.features
+        self.features, self.num_rows = model.features, model.num_rows
         self.sums = RowSums(
-            self.features,
-            model.mean_function,
-            model.rows,
-            model.strategy,
-            self.variables,
-            compile=bool(self.variables),  # without variables the loss is evaluated only once
+            self.features, model.mean_function, model.rows, model.strategy, self.variables
         )
-        self._between: Any = None if self.variables else self._between_passes
+        self.num_passed = 0
+        """Rows that were passed, each time: for the sums once, and once for the gradient."""
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that the loss sees."""
+        return self.sums.rows
+
+    def samples(self) -> list[tuple[int, Rows]]:
+        """
+        Samples of the rows, growing, of which each has those of the one before.
+
+        None where there are too many parameters for their curvature to be carried along.
+        """
+        if sum(int(tf.size(variable)) for variable in self.variables) > MAX_PARAMETERS:
+            return []
+        points = self.features.num_features
+        sizes = sample_sizes(self.model.num_rows, self.model.num_sampled, points)
+        return [(size, self.model.sampled_rows(size)) for size in sizes]
+
+    def evaluate_on(self, rows: Rows) -> Evaluation:
+        """The loss of some rows."""
+        everything, self.sums.rows = self.sums.rows, rows
+        strategy, self.sums.strategy = self.sums.strategy, None
+        try:
+            return self.evaluate()
+        finally:
+            self.sums.rows, self.sums.strategy = everything, strategy
 
     def evaluate(self) -> Evaluation:
-        W = self.features.whitening()
-        statistics = self.sums.statistics(W)
-        scales = tf.constant(self.model.scales, tf.float64)
-        if self._between is None:
-            self._between = compiled(self._between_passes, W, statistics, scales)
-        with self.numpy_failures():
-            loss, terms, gradients, weights = self._between(W, statistics, scales)
-        self.num_decompositions += 1
-        if self.variables:
-            through_rows = self.sums.gradient(weights)
-            gradients = [sum(pair) for pair in zip(gradients, through_rows, strict=True)]
-        gradients = [np.asarray(g) for g in gradients]
-        return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
+        """Loss and gradient; it sets b and sigma2 where they are solved for."""
+        count = self.rows.num_rows
+        is_small = count is not None and count * self.features.num_features <= KEPT_NUMBERS
+        if is_small and self.sums.strategy is None:
+            return self._evaluate_at_once()
+        return self._evaluate_in_passes()
 
-    def _between_passes(
-        self, W: tf.Tensor, statistics: Statistics, scales: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], RowWeights]:
-        """
-        Loss, terms, the part of the gradient that needs no rows, and weights of the rows for the
-        other part. It sets b and sigma2.
-        """
-        model, variables = self.model, self.variables
-        known = self.decomposition(statistics)
-        present = self.present()
-        inputs = [scales, present, *known.spectrum]
-        best = self.in_numpy(self.solve_spectrum, inputs, tf.float64)
-        self.assign(tf.cast(tf.ensure_shape(best, present.shape), present.dtype))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*statistics, *variables])
-            b, sigma2 = tf.unstack(self.present(), axis=1)
-            terms = statistics_log_likelihoods(
-                statistics, b, sigma2, learning=model.learning, decomposition=known
+    def _evaluate_at_once(self) -> Evaluation:
+        X, Y = map(tf.convert_to_tensor, self.rows.arrays())
+        self.num_passed += 2 * len(X)
+        with self.numpy_failures():
+            loss, terms, *gradients = self._at_once(X, Y)
+        return Evaluation(float(loss), [g.numpy() for g in gradients], terms.numpy(), self.rounding)
+
+    def _evaluate_in_passes(self) -> Evaluation:
+        Kmm, present, prior = self._state()
+        W = inverse_root(Kmm)
+        statistics = self.sums.training_statistics(W)
+        self.num_passed += int(statistics.num_rows)
+        decomposition = self.decomposition(statistics, None)
+        best, by_statistics = self.solve_statistics(decomposition, present.numpy())
+        self._assign(tf.constant(best.parameters))
+        loss = -(float(np.sum(best.values)) + float(prior))
+        if not self.variables:
+            return Evaluation(loss, [], best.values, self.rounding)
+        through_rows = self.sums.gradient(row_weights(W, by_statistics))
+        self.num_passed += int(statistics.num_rows)
+        by_Kmm = variance_gradient(W, statistics, by_statistics)
+        others = self._state_gradient(by_Kmm, tf.constant(best.gradients))
+        gradients = [(a - b).numpy() for a, b in zip(others, through_rows, strict=True)]
+        return Evaluation(loss, gradients, best.values, self.rounding)
+
+    # Graphs ---------------------------------------------------------------------------------------
+
+    def state(self) -> list[tf.Tensor]:
+        """What the loss depends on besides the rows: K_mm, b and sigma2 [T, 2], the log prior."""
+        prior = self.model.log_prior_density() if self.has_prior else 0.0
+        others = [tf.cast(part, tf.float64) for part in (self.present(), prior)]
+        return [tf.convert_to_tensor(self.features.variance()), *others]
+
+    @cached_property
+    def _state(self) -> Graph:
+        return compiled(self.state)
+
+    @cached_property
+    def _state_gradient(self) -> Graph:
+        """Gradients of the loss through the state, given those of the terms by K_mm and [T, 2]."""
+        like = self._state()[:2]
+
+        def gradient(by_Kmm: tf.Tensor, by_present: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(self.variables)
+                state = self.state()
+            return self.loss_gradient(tape, state, [by_Kmm, by_present])
+
+        return compiled(gradient, *(tf.TensorSpec(part.shape, tf.float64) for part in like))
+
+    @cached_property
+    def _assign(self) -> Callable[[tf.Tensor], None]:
+        """:meth:`assign` as a graph."""
+        shape, dtype = [*self.model.b.shape, 2], self.model.b.dtype
+        spec = tf.TensorSpec(shape, tf.float64)
+        return compiled(lambda best: self.assign(tf.cast(best, dtype)), spec)
+
+    @cached_property
+    def _at_once(self) -> Graph:
+        """Loss, terms and gradients for X and Y."""
+
+        def compute(X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(self.variables)
+                state = self.state()
+                parts = chunk_parts(self.features, self.model.mean_function, X, Y)
+            Kmm, present, prior = state
+            inputs = [Kmm, present, *parts]
+            best, terms, *by_inputs = self.in_numpy(
+                self.solve_parts, inputs, [tf.float64] * (2 + len(inputs))
             )
-            loss = -(tf.reduce_sum(terms) + model.log_prior_density())
-        by_statistics, gradients = tape.gradient(
-            loss, [list(statistics), variables], unconnected_gradients="zero"
-        )
-        by_statistics = Statistics(*by_statistics)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            Kmm = self.features.variance()
-        through_Kmm = tape.gradient(
-            Kmm,
-            variables,
-            output_gradients=tf.cast(variance_gradient(W, statistics, by_statistics), Kmm.dtype),
+            self.assign(tf.cast(tf.ensure_shape(best, present.shape), self.model.b.dtype))
+            shaped = zip(by_inputs, inputs, strict=True)
+            upstream = [tf.ensure_shape(by, source.shape) for by, source in shaped]
+            gradients = self.loss_gradient(tape, [*inputs, prior], upstream)
+            return [-(tf.reduce_sum(terms) + prior), terms, *gradients]
+
+        # without variables the loss is evaluated only once
+        return compiled(compute, *self.sums.chunk_spec) if self.variables else compute
+
+    def loss_gradient(
+        self, tape: tf.GradientTape, sources: list[tf.Tensor], upstream: list[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """
+        Gradients of the loss by the variables.
+
+        :param sources: What the objective depends on; the last one is the log prior.
+        :param upstream: Derivatives of the terms by the others.
+        """
+        upstream = [*upstream, tf.ones_like(sources[-1])]
+        gradients = tape.gradient(
+            sources,
+            self.variables,
+            output_gradients=[
+                tf.cast(-by, x.dtype) for by, x in zip(upstream, sources, strict=True)
+            ],
             unconnected_gradients="zero",
         )
-        gradients = [sum(pair) for pair in zip(gradients, through_Kmm, strict=True)]
-        return loss, terms, gradients, row_weights(W, by_statistics)
+        return [tf.convert_to_tensor(g) for g in gradients]  # some kernels gather
 
-    def decomposition(self, statistics: Statistics) -> Decomposition:
-        """From the rows themselves where the features are linear, and all rows are in memory."""
+    # Computations without a graph -----------------------------------------------------------------
+
+    def solve_parts(
+        self, Kmm: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
+    ) -> tuple[AnyNDArray, ...]:
+        """
+        The best b and sigma2 [T, 2], the terms there, and their derivatives by K_mm, by b and
+        sigma2, and by the parts of the rows.
+
+        :param parts: See :class:`.ChunkParts`.
+        """
+        rows = ChunkParts(*parts)
+        W = inverse_root(Kmm).numpy()
+        F = np.asarray(rows.Kmn).T @ W
+        statistics = statistics_of_parts(F, rows)
+        decomposition = self.decomposition(statistics, rows)
+        best, by_statistics = self.solve_statistics(decomposition, present)
+        weights = RowWeights(*map(np.asarray, row_weights(W, by_statistics)))
+        by_Kmm = variance_gradient(W, statistics, by_statistics).numpy()
+        by_parts = parts_gradient(weights, F, rows)
+        return best.parameters, best.values, by_Kmm, best.gradients, *by_parts
+
+    def solve_statistics(
+        self, known: Decomposition, present: AnyNDArray
+    ) -> tuple[InnerSolution, Statistics]:
+        """The best b and sigma2, and the gradient of all terms by the statistics."""
+        learning = self.model.learning
+        self.num_decompositions += 1
+        problems = task_problems(known.spectrum.numpy(), learning)
+        best = self.solve_inner(problems, np.asarray(self.model.scales, np.float64), present)
+        b, sigma2 = best.parameters.T
+        V, tasks = np.eye(len(b)) - best.W, np.arange(len(b))
+        if learning == "approximate":
+            V, tasks = contrasts(solve_chain(known.spectrum, b, sigma2, learning).systems, learning)
+        d = 1.0 / (np.outer(known.spectrum.lam, b) + sigma2)
+        return best, statistics_gradient(known, V, tasks, d, b, sigma2, np.ones_like(b))
+
+    def decomposition(self, statistics: Statistics, parts: ChunkParts | None) -> Decomposition:
+        """
+        From the rows themselves where the features are linear, since nothing cancels there.
+
+        :param parts: All rows, where they are known.
+        """
         if not isinstance(self.features, LinearFeatures):
-            return decompose(statistics, python_callback=True)
-        X, Y = self.model.rows.arrays()
-        residual = Y - self.model.mean_function(X)
-        return decompose_rows(self.features(X), residual, python_callback=True)
-
-    def solve_spectrum(
-        self, scales: AnyNDArray, present: AnyNDArray, *parts: AnyNDArray
-    ) -> AnyNDArray:
-        """The best b and sigma2 for a spectrum in parts."""
-        problems = task_problems(Spectrum(*parts).numpy(), self.model.learning)
-        return self.solve_inner(problems, scales, present.astype(np.float64)).parameters
+            return decompose(statistics)
+        parts = parts or chunk_parts(self.features, self.model.mean_function, *self.rows.arrays())
+        return decompose_rows(tf.transpose(parts.Kmn), parts.R)

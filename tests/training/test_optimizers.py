@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from gpflow_cool import CoolMTGP
 from gpflow_cool.callbacks import CallbackList
 from gpflow_cool.training import optimizers
+from gpflow_cool.training.lbfgs import PENALTY_FACTOR, LineSearch
 from gpflow_cool.training.model import Evaluation
 from gpflow_cool.training.run import History, Run
 from gpflow_cool.training.vector import ParameterVector
@@ -136,11 +137,11 @@ def test_a_logarithm_moves_by_at_most_five_in_one_search():
     model.x = gpflow.Parameter(1.0, transform=gpflow.utilities.positive())
     vector = ParameterVector([model.x], logarithms=True)
     run = Run(model, History({}), CallbackList([], None, {}))
-    search = optimizers.LineSearch(vector, 0.5, run, lambda: evaluation(model))
+    search = LineSearch(vector, 0.5, run, lambda: evaluation(model))
     start, slope = search(np.zeros(1))
     assert_allclose(search(np.array([9.9]))[0], np.square(4.95 - 20.0))
     loss, gradient = search(np.array([10.1]))
-    assert_allclose(loss, start + optimizers.PENALTY_FACTOR * abs(10.1 * slope[0]))
+    assert_allclose(loss, start + PENALTY_FACTOR * abs(10.1 * slope[0]))
     assert gradient == [0.0]
     assert_allclose(model.x, np.exp(4.95))  # the last point was not evaluated
     assert optimizers.lbfgs(vector, 0.5, run, 200, lambda: evaluation(model)).converged

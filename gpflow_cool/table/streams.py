@@ -1,0 +1,253 @@
+"""
+Tables that do not fit into memory: a `pyarrow.dataset`, read in chunks, once per pass.
+
+The first pass finds how columns are scaled and draws some rows, with which a kernel is chosen and
+trained. :class:`~gpflow_cool.SparseCoolMTGP` goes on with all rows, and keeps sums over them.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel
+from tqdm.auto import tqdm
+
+from .. import checks
+from ..chain.variation import is_constant
+from ..lowrank import DEFAULT_POINTS
+from ..lowrank.features import choose_inducing_points
+from ..lowrank.rows import Chunk, Moments, Rows, Sample, check_chunk
+from ..models.sparse import SparseCoolMTGP
+from .choices import Training, choose_model, train_model
+from .columns import Scaling, TargetForm
+from .files import TableError
+from .transforms import Transform, Warping
+
+CHUNK_ROWS = 8192
+SAMPLE_ROWS = 1000
+"""Rows with which a kernel is chosen, and its lengthscales are found before all rows are read."""
+
+CANDIDATE_ROWS = 5000
+"""Rows among which the inducing points are chosen."""
+
+
+def is_dataset(X: Any) -> bool:
+    """Whether a table is a `pyarrow.dataset.Dataset`."""
+    return (
+        type(X).__module__.startswith("pyarrow")
+        and hasattr(X, "to_batches")
+        and not hasattr(X, "columns")
+    )
+
+
+class StreamRows(Rows):
+    """
+    Rows of a dataset, scaled, in chunks.
+
+    :param progress: Whether each pass shows a bar, in a terminal.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        columns: tuple[Sequence[str], Sequence[str]],
+        scalings: tuple[Scaling, Scaling] | None = None,
+        *,
+        progress: bool = False,
+    ) -> None:
+        self.dataset, self.columns, self.progress = dataset, columns, progress
+        self.scalings = scalings
+        self.num_inputs, self.num_tasks = map(len, columns)
+        self.chunk_rows, self.dtype = CHUNK_ROWS, tf.float64
+        self.num_passes = 0
+        self.total = int(dataset.count_rows())
+
+    def arrays(self) -> Chunk:
+        """Raise: a stream may not fit into memory."""
+        raise ValueError("The rows are a stream, which is not kept: model.keep_sums() keeps sums.")
+
+    def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
+        self.num_passes += 1
+        bar = tqdm(
+            total=self.total,
+            unit="row",
+            unit_scale=True,
+            desc=f"pass {self.num_passes}",
+            leave=False,
+            disable=None if self.progress else True,
+        )
+        with bar:
+            for number, (X, Y) in enumerate(self.batches()):
+                bar.update(len(X))
+                if number % num_shards == shard:
+                    yield tf.constant(X), tf.constant(Y)
+
+    def batches(self) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
+        """X and Y of each chunk."""
+        names = [*self.columns[0], *self.columns[1]]
+        batches = self.dataset.to_batches(
+            columns=names, batch_size=self.chunk_rows, batch_readahead=2, fragment_readahead=1
+        )
+        for batch in batches:
+            if batch.num_rows:
+                parts = [as_numbers(column) for column in batch.columns]
+                values = np.stack(parts, axis=1)
+                pair = values[:, : self.num_inputs], values[:, self.num_inputs :]
+                yield pair if self.scalings is None else self.scaled(*pair)
+
+    def scaled(self, X: AnyNDArray, Y: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+        """Rows as the model sees them."""
+        assert self.scalings is not None
+        inputs, targets = self.scalings
+        return inputs.standardised(X), targets.standardised(Y)
+
+
+def as_numbers(column: Any) -> AnyNDArray:
+    """A column of a batch in float64, NaN where it is null."""
+    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def stream_columns(dataset: Any, targets: Any) -> tuple[list[str], list[str]]:
+    """Names of inputs and targets, all of numbers: the inputs are all columns but the targets."""
+    names = [targets] if isinstance(targets, str) else list(targets)
+    known = list(dataset.schema.names)
+    for name in names:
+        if name not in known:
+            raise TableError(
+                f"The dataset has no column {name!r}. It has: {', '.join(known[:20])}."
+            )
+    inputs = [name for name in known if name not in names]
+    if not names or not inputs:
+        raise TableError(
+            "A dataset needs targets and inputs: pass fit(dataset, ['name of a target', ...]), and"
+            " leave at least one other column."
+        )
+    for name in known:
+        kind = str(dataset.schema.field(name).type)
+        if not kind.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
+            raise TableError(
+                f"Column {name!r} of the dataset holds {kind}, but a stream must hold numbers: turn"
+                " it into numbers first, or leave it out (--exclude)."
+            )
+    return inputs, names
+
+
+class Scanned(NamedTuple):
+    """What the first pass over a dataset finds."""
+
+    scalings: tuple[Scaling, Scaling]
+    sample: tuple[AnyNDArray, AnyNDArray]
+    """Rows drawn at random, as the model sees them."""
+
+
+def scan(rows: StreamRows, standardize: bool) -> Scanned:
+    """Check all rows, find their scale and draw some: one pass."""
+    moments = [Moments(rows.num_inputs), Moments(rows.num_tasks)]
+    sample, count = Sample(CANDIDATE_ROWS), 0
+    for chunk in rows.chunks():
+        X, Y = (part.numpy() for part in chunk)
+        check_chunk(X, "X", count)
+        check_chunk(Y, "Y", count)
+        for part, columns in zip(moments, (X, Y), strict=True):
+            part.add(columns)
+        sample.add(X, Y)
+        count += len(X)
+    if count < 2:
+        raise TableError(f"The dataset has {count} rows: a model needs at least two.")
+    constants = (np.inf, 1.0)
+    inputs, targets = (
+        scaling_of(part, constant, standardize)
+        for part, constant in zip(moments, constants, strict=True)
+    )
+    X, Y = sample.parts
+    return Scanned((inputs, targets), (inputs.standardised(X), targets.standardised(Y)))
+
+
+def scaling_of(moments: Moments, constant_scale: float, standardize: bool) -> Scaling:
+    """The scaling of columns; see :func:`.columns.standardising`."""
+    if not standardize:
+        return Scaling(np.zeros_like(moments.mean), np.ones_like(moments.mean))
+    deviation = np.sqrt(moments.squares / moments.count)
+    constant = is_constant(moments.low, moments.high)
+    return Scaling(moments.mean, np.where(constant, constant_scale, deviation))
+
+
+def fit_dataset(
+    estimator: Any, dataset: Any, targets: Any, callbacks: Sequence[Any], tensorboard: Any
+) -> Any:
+    """Train an estimator on a dataset; see :meth:`.CoolMTGPRegressor.fit`."""
+    if isinstance(targets, dict) or not np.ndim(targets) <= 1 or targets is None:
+        raise ValueError("Pass the names of the targets as y: fit(dataset, ['heat', 'cold']).")
+    if estimator.target_transform != "none" or estimator.missing_inputs != "refuse":
+        raise ValueError(
+            "A dataset is streamed as it is: target_transform and missing_inputs are for tables in"
+            " memory. Transform its columns, or fill its gaps, beforehand."
+        )
+    columns = stream_columns(dataset, targets)
+    progress = bool(estimator.verbose)
+    found = scan(StreamRows(dataset, columns, progress=progress), estimator.standardize)
+    rows = StreamRows(dataset, columns, found.scalings, progress=progress)
+    form = TargetForm("series" if isinstance(targets, str) else "frame", tuple(columns[1]))
+    started = train_on_sample(estimator, found.sample, form)
+    model = sparse_model(estimator, rows, found.sample, started.model.kernel, form)
+    estimator.history_ = model.fit(
+        restarts=estimator.restarts,
+        callbacks=callbacks,
+        tensorboard=tensorboard,
+        verbose=estimator.verbose,
+    )
+    if estimator.history_.interrupted:
+        raise KeyboardInterrupt(estimator.history_.message)
+    model.keep_sums()
+    estimator.kernel_choice_, estimator._index, estimator._encoding = started.table, None, None
+    estimator._inputs = found.scalings[0]
+    estimator._targets = Warping((Transform(),) * len(form.names), found.scalings[1])
+    estimator.n_features_in_ = len(columns[0])
+    estimator.feature_names_in_ = np.array(columns[0], dtype=object)
+    return estimator._set_model(model, form)
+
+
+def train_on_sample(
+    estimator: Any, sample: tuple[AnyNDArray, AnyNDArray], form: TargetForm
+) -> Training:
+    """The exact model of some rows, whose kernel all rows start from."""
+    make = partial(choose_model, learning=estimator.learning, task_names=form.names, inducing=0)
+    few = tuple(part[:SAMPLE_ROWS] for part in shuffled(sample))
+    return train_model(
+        few,
+        estimator.kernel,
+        estimator.ard,
+        lambda data, kernel, **_: make(data, kernel),
+        inducing=0,
+        restarts=0,
+        seed=0,
+        callbacks=(),
+        verbose=0,
+        tensorboard=None,
+    )
+
+
+def shuffled(parts: tuple[AnyNDArray, AnyNDArray]) -> list[AnyNDArray]:
+    """Rows in random order, always the same."""
+    order = np.random.default_rng(0).permutation(len(parts[0]))
+    return [part[order] for part in parts]
+
+
+def sparse_model(
+    estimator: Any,
+    rows: Rows,
+    sample: tuple[AnyNDArray, AnyNDArray],
+    kernel: Kernel,
+    form: TargetForm,
+) -> SparseCoolMTGP:
+    """The model of all rows, not trained yet."""
+    points = DEFAULT_POINTS if estimator.inducing is None else estimator.inducing
+    if checks.whole_number(points, "inducing") == 0:
+        raise ValueError("inducing=0: the exact model cannot read a stream. Leave inducing out.")
+    kernel = copy.deepcopy(kernel)
+    Z = choose_inducing_points(sample[0], kernel, points)
+    return SparseCoolMTGP(rows, kernel, Z, learning=estimator.learning, task_names=form.names)
