@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: demo check test test-trieste test-report fuzz lint types format tutorials docs release benchmark clean help
+.PHONY: demo check test test-trieste tutorials-trieste test-report fuzz lint types format tutorials docs release benchmark clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make types       mypy"
 	@echo "make format      let ruff sort imports and format the code"
 	@echo "make tutorials   run every tutorial and write its notebook"
+	@echo "make tutorials-trieste  the same for those that need Trieste, with its environment"
 	@echo "make docs        run every tutorial and build the site: build/site/index.html"
 	@echo "make release     build sdist and wheel, and try the wheel in a fresh environment"
 	@echo "make benchmark   run every benchmark, that beside other packages last: hours"
@@ -66,7 +67,7 @@ TRIESTE := $(VENV)-trieste
 $(TRIESTE)/.installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv $(TRIESTE)
 	@echo "Installing gpflow_cool[trieste] into $(TRIESTE): takes minutes, TensorFlow is large."
-	@$(TRIESTE)/bin/python -m pip install --quiet --editable ".[trieste]" pytest
+	@$(TRIESTE)/bin/python -m pip install --quiet --editable ".[trieste]" pytest ipykernel
 	@touch $@
 
 test-trieste: $(TRIESTE)/.installed
@@ -105,8 +106,21 @@ docs/tutorials/%.ipynb: tutorials/%.py $(PACKAGE) | $(VENV)/.installed-docs
 	@$(BIN)/python -m jupytext --quiet --set-kernel python3 --to ipynb --execute --output $@ $<
 	@$(BIN)/python docs/tidy_notebook.py $@
 
+# Tutorials that need Trieste are executed with its environment, by `make tutorials-trieste`. The site
+# takes the notebook that is kept in tutorials/, so that it needs no second TensorFlow.
+NEED_TRIESTE := $(shell grep -l 'import trieste\|from trieste' tutorials/*.py)
+
+$(NEED_TRIESTE:tutorials/%.py=docs/tutorials/%.ipynb): docs/tutorials/%.ipynb: tutorials/%.ipynb
+	cp $< $@
+
+tutorials-trieste: $(TRIESTE)/.installed | $(VENV)/.installed-docs
+	$(TRIESTE)/bin/python -m ipykernel install --prefix $(VENV) --name trieste --display-name Trieste
+	@for script in $(NEED_TRIESTE); do echo "== $$script"; \
+	  $(BIN)/python -m jupytext --quiet --set-kernel trieste --to ipynb --execute $$script && \
+	  $(BIN)/python docs/tidy_notebook.py $${script%.py}.ipynb || exit 1; done
+
 tutorials: $(EXECUTED)
-	cp $(EXECUTED) tutorials/
+	cp $(filter-out $(NEED_TRIESTE:tutorials/%.py=docs/tutorials/%.ipynb),$(EXECUTED)) tutorials/
 
 # Strict: a warning of Sphinx, a dead link, or anything that is fetched from elsewhere is an error.
 docs: $(EXECUTED)
@@ -126,5 +140,5 @@ benchmark: $(VENV)/.installed-benchmark
 	@echo "== benchmarks.peers"; $(BIN)/python -m benchmarks.peers
 
 clean:
-	rm -rf build dist docs/api docs/tutorials/*.ipynb *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist docs/api docs/tutorials/*.ipynb docs/tutorials/pictures *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find gpflow_cool tests -name __pycache__ -type d -prune -exec rm -rf {} +

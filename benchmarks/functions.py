@@ -52,14 +52,17 @@ def compare_new_rows(model: CoolMTGP, X: np.ndarray, Y: np.ndarray) -> bool:
         rebuilt = KroneckerMTGP.ground_truth(data, model.kernel, C, Sigma)
         anew, given = fastest(rebuilt.posterior), fastest(partial(posterior.condition_on, *rows))
         first, second = rebuilt.posterior(), posterior.condition_on(*rows)
-        predictions = [fastest(partial(part.predict_f, Xnew)) for part in (first, second)]
+        both = [
+            fastest(lambda make=make: make().predict_f(Xnew))
+            for make in (rebuilt.posterior, partial(posterior.condition_on, *rows))
+        ]
         difference = np.abs(first.predict_f(Xnew)[0] - second.predict_f(Xnew)[0]).max()
         passed &= anew / given >= SPEED_BAR
         print(
             f"N={N} T={T} q={q}: anew {1e3 * anew:.0f} ms, condition_on {1e3 * given:.1f} ms, ratio"
-            f" {anew / given:.1f} (bar {SPEED_BAR:.0f}); predictions at 5 points"
-            f" {1e3 * predictions[0]:.0f} and {1e3 * predictions[1]:.0f} ms, which differ by"
-            f" {difference:.0e}"
+            f" {anew / given:.1f} (bar {SPEED_BAR:.0f}); with a first prediction at 5 points"
+            f" {1e3 * both[0]:.0f} and {1e3 * both[1]:.0f} ms, ratio {both[0] / both[1]:.1f}; the"
+            f" means differ by {difference:.0e}"
         )
     return passed
 

@@ -1,6 +1,7 @@
 """The site: `make docs` executes the tutorials into docs/tutorials/ and builds everything."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import gallery  # noqa: E402
 import public  # noqa: E402
 
 import gpflow_cool  # noqa: E402
@@ -49,6 +51,7 @@ html_title = f"gpflow_cool {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": [], "install": [], "start": [], "faq": [], "changelog": [], "cite": []}
 html_theme_options = {
     "logo": {"text": "gpflow_cool"},
@@ -65,7 +68,9 @@ html_theme_options = {
 
 def in_the_site(app, docname, source):
     """Pages and tutorials link to each other as their files lie in the repository."""
-    source[0] = source[0].replace("../tutorials/", "tutorials/").replace("../docs/", "../")
+    source[0] = re.sub(r"\.\./tutorials/(?=\d)", "tutorials/", source[0]).replace("../docs/", "../")
+    if docname == "tutorials/index":
+        source[0] = source[0].replace("CARDS", gallery.cards(HERE / "tutorials"))
 
 
 def setup(app):

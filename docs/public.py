@@ -6,8 +6,11 @@ A new name of `gpflow_cool.__all__` gets its page by itself. A public module say
 """
 
 import inspect
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import gpflow_cool
@@ -20,6 +23,7 @@ MODULES = {
     "gpflow_cool.callbacks": "What can be done after each step of a fit.",
     "gpflow_cool.monitoring": "TensorBoard.",
     "gpflow_cool.coregion": "To and from GPflow's coregionalization layout.",
+    "gpflow_cool.trieste": "Bayesian optimisation with Trieste.",
     "gpflow_cool.datasets": "The paper's synthetic data, and a reader of its real data.",
     "gpflow_cool.studies": "The paper's experiments.",
 }
@@ -57,6 +61,29 @@ INTERNAL = set(
 """Methods that modules of ours call, and users do not."""
 
 
+TRIESTE = "trieste trieste.data trieste.models trieste.models.interfaces trieste.models.utils"
+"""What `gpflow_cool.trieste` imports, besides `trieste.utils`."""
+
+
+class StandIn(ModuleType):
+    """A module of a package that is not installed: every name in it is an empty class."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__class_getitem__": classmethod(lambda cls, item: cls)})
+
+
+def stand_in_for_trieste() -> None:
+    """Trieste needs an older TensorFlow than the site is built with; its adapter has pages too."""
+    if getattr(find_spec("trieste"), "origin", None) is None:  # a mere folder has none
+        sys.modules.update({name: StandIn(name) for name in [*TRIESTE.split(), "trieste.utils"]})
+        defaults = type("DEFAULTS", (), {"JITTER": 1e-6})
+        sys.modules["trieste.utils"].DEFAULTS = defaults  # type: ignore[attr-defined]
+
+
 class PublicName(NamedTuple):
     """A name, and where it is imported from."""
 
@@ -74,6 +101,8 @@ class PublicName(NamedTuple):
 
 def names_of(module: str) -> list[str]:
     """What a public module offers, in the order in which it is shown."""
+    if module == "gpflow_cool.trieste" and module not in sys.modules:
+        stand_in_for_trieste()
     listed = getattr(import_module(module), "__all__", None)
     return list(NAMES[module].split() if listed is None else listed)
 

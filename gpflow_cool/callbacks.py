@@ -101,8 +101,8 @@ def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
             raise ValueError(f"callbacks[{number}]: {REFUSED[type(callback).__name__]}")
         if isinstance(callback, type) or not all(hasattr(callback, hook) for hook in HOOKS):
             raise ValueError(
-                f"callbacks[{number}] is {callback!r}, which is no Keras callback object: pass an"
-                " instance of keras.callbacks.Callback, for example"
+                f"callbacks[{number}] is {callback!r}, which is not a Keras callback object: pass"
+                " an instance of keras.callbacks.Callback, for example"
                 " keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))."
             )
     return callbacks
@@ -295,7 +295,7 @@ def load_checkpoint(model: GPModel, path: str | os.PathLike[str]) -> None:
     """
     if not Path(path).is_file():
         raise ValueError(
-            f"{path} is no file: a Checkpoint writes one at the first step that lowers the loss."
+            f"{path} is not a file: a Checkpoint writes one at the first step that lowers the loss."
             " Give the path that it was given."
         )
     parameters = checkpointed(model)

@@ -76,7 +76,7 @@ def number_columns(kernel: Kernel, num_columns: int, task_column: int) -> None:
     if task_column in dims:
         raise ValueError(
             f"{type(kernel).__name__} sees the task column, {task_column}, of X, so that the model"
-            " is no product of inputs and tasks: give it active_dims without that column."
+            " is not a product of inputs and tasks: give it active_dims without that column."
         )
     kernel.active_dims = [int(d) - (d > task_column) for d in dims]
 
@@ -145,7 +145,7 @@ def from_coregion(model: Any) -> SharedInputs:
         `SwitchedLikelihood`) is ignored, and a likelihood that is not Gaussian raises a warning.
     """
     if not isinstance(getattr(model, "kernel", None), Kernel) or not hasattr(model, "data"):
-        raise ValueError(f"{model!r} is no GPflow model with a kernel and data, such as GPR.")
+        raise ValueError(f"{model!r} is not a GPflow model with a kernel and data, such as GPR.")
     X_aug, Y = (np.asarray(part) for part in model.data)
     parts = split_kernel(model.kernel, X_aug.shape[1])
     warn_of_likelihood(getattr(model, "likelihood", None))

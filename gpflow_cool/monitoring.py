@@ -31,6 +31,7 @@ from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
+from .chain.kernels import entry_names
 from .joint.base_posterior import JointPosterior
 from .joint.kronecker import JointSolution
 from .joint.missing import ObservedSolution
@@ -83,7 +84,8 @@ def tensorboard_tasks(
     objective/            loss, exact joint log evidence; gradient norm if the loop passes it
     log_likelihood/NAME   each term of the objective: a task's conditional log likelihood
     b/NAME, sigma2/NAME   each entry of the parameters with one entry per task, by name
-    kernel/...            each entry of the kernel's parameters; mean_function/... likewise
+    kernel/...            each entry of the kernel's parameters, by the input's name if X is a data
+                          frame; mean_function/... likewise
     matrices/             C, Sigma and both as correlations, as pictures
     predictions/NAME      a task's predictions with bands (f dark, y light), if there is one input
     ====================  ======================================================================
@@ -203,12 +205,18 @@ def parameter_values(model: JointModel) -> dict[str, float]:
     values: dict[str, float] = {}
     for path, parameter in parameter_dict(model).items():
         array = parameter.numpy()
-        tags = parameter_tags(path, array.shape, model.task_names)
+        inputs = entry_names(model.kernel, parameter, model.input_names)
+        tags = parameter_tags(path, array.shape, model.task_names, inputs)
         values.update(zip(tags, np.ravel(array), strict=True))
     return values
 
 
-def parameter_tags(path: str, shape: tuple[int, ...], task_names: Sequence[str]) -> list[str]:
+def parameter_tags(
+    path: str,
+    shape: tuple[int, ...],
+    task_names: Sequence[str],
+    input_names: Sequence[str] | None = None,
+) -> list[str]:
     """
     Tags of a parameter's entries: TensorBoard groups by what stands before the slash.
 
@@ -221,9 +229,15 @@ def parameter_tags(path: str, shape: tuple[int, ...], task_names: Sequence[str])
 
     >>> parameter_tags(".kernel.kernels[0].lengthscales", (2,), ("heat", "wind"))
     ['kernel/kernels[0].lengthscales[0]', 'kernel/kernels[0].lengthscales[1]']
+    >>> parameter_tags(".kernel.lengthscales", (2,), ("heat", "wind"), ("height", "hour"))
+    ['kernel/lengthscales[height]', 'kernel/lengthscales[hour]']
+
+    :param input_names: Names of the entries, where they belong to inputs with names.
     """
     owner, _, name = path.lstrip(".").partition(".")
-    if shape == (len(task_names),) and owner != "kernel":
+    if input_names is not None:
+        entries = list(input_names)
+    elif shape == (len(task_names),) and owner != "kernel":
         entries = list(task_names)
     else:
         entries = [",".join(map(str, where)) for where in np.ndindex(*shape)]

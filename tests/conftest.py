@@ -19,6 +19,21 @@ def rng():
     return np.random.default_rng(20261116)
 
 
+@pytest.fixture(scope="session")
+def small_regressor():
+    """A fitted estimator that tests of tables and of the report look at."""
+    import pandas as pd
+    from tables import NASTY, make_data
+
+    from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+    X, Y = make_data(2)
+    inputs = pd.DataFrame(X, columns=["depth", "lamp"])
+    return CoolMTGPRegressor("matern32", ard=True).fit(
+        inputs, pd.DataFrame(Y, columns=[NASTY, "b"])
+    )
+
+
 def pytest_collection_modifyitems(items):
     """Whole commands, studies, tutorials, worker processes and random data sets are slow."""
     for item in items:

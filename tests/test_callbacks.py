@@ -204,7 +204,7 @@ def test_callbacks_that_need_a_keras_model_are_refused(rng, library, name, advic
 
 
 def test_a_missing_checkpoint_is_explained(rng, tmp_path):
-    with pytest.raises(ValueError, match=r"none\.npz is no file: a Checkpoint writes one"):
+    with pytest.raises(ValueError, match=r"none\.npz is not a file: a Checkpoint writes one"):
         load_checkpoint(make(rng), tmp_path / "none.npz")
 
 
@@ -245,7 +245,7 @@ def test_params_are_those_of_the_history(rng):
     "bad", [print, Callback, keras.callbacks.EarlyStopping, None, "EarlyStopping", object()]
 )
 def test_what_is_no_callback_is_refused(bad):
-    with pytest.raises(ValueError, match=r"callbacks\[1\] is .*no Keras callback object: pass an"):
+    with pytest.raises(ValueError, match=r"callbacks\[1\] is .*not a Keras callback object: pass"):
         check_callbacks([Callback(), bad])
 
 

@@ -270,14 +270,14 @@ def test_variational_model_with_switched_likelihood(rng):
 
 
 def test_models_that_are_refused(rng):
-    with pytest.raises(ValueError, match="is no GPflow model with a kernel and data, such as GPR"):
+    with pytest.raises(ValueError, match="is not a GPflow model with a kernel and data, such as"):
         from_coregion("model")
     svgp = gpflow.models.SVGP(
         SquaredExponential(active_dims=[0]) * Coregion(2, 1, active_dims=[1]),
         gpflow.likelihoods.Gaussian(),
         np.zeros((2, 2)),
     )
-    with pytest.raises(ValueError, match="is no GPflow model with a kernel and data, such as GPR"):
+    with pytest.raises(ValueError, match="is not a GPflow model with a kernel and data, such as"):
         CoolMTGP.from_coregion(svgp)
     X_aug, Y_aug = augmented(np.arange(3.0)[:, None], rng.normal(size=(3, 2)))
     base = SquaredExponential(active_dims=[0])

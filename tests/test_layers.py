@@ -23,12 +23,14 @@ grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
-training/   model  run  relevance  vector  profiled  streamed  em  optimizers  monte_carlo_em  fit
+training/   model  run  relevance  vector  remarks  profiled  streamed  em  optimizers
+            monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
-selection/  candidates  relevance  choice
-table/      arff  costs  columns  files  folds  encoding  inputs  transforms  choices
-            training_rows  draws  places  intervals  learned  estimator  evaluation  residuals
-            summary  whatif  page  report_data  report
+selection/  candidates  relevance  ranking  choice
+table/      arff  costs  columns  files  folds  cells  encoding  inputs  transforms  choices
+            training_rows  places  intervals  learned  estimator  evaluation  comparison  residuals
+            summary
+report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner

@@ -6,7 +6,7 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import CASES, assert_close, assert_moments
 from scipy.stats import multivariate_normal, norm
 
@@ -79,6 +79,44 @@ def test_eigh_on_a_gpu_stays_in_tensorflow(rng, monkeypatch):
 def test_lapack_eigh_refuses_what_is_not_finite(value):
     with pytest.raises(ValueError, match="kernel matrix has entries that are not finite.*kernel's"):
         linalg.lapack_eigh(np.array([[1.0, value], [value, 1.0]]))
+
+
+def test_small_eigenvalues_are_accurate(rng):
+    """Those of rows that stand there twice are zero; LAPACK is off by 1e-15 of the largest."""
+    X = np.repeat(rng.normal(size=(30, 2)), 2, axis=0)
+    K = np.exp(-0.5 * np.sum((X[:, None] - X) ** 2, axis=-1))
+    lam, U = linalg.accurate_eigh(K)
+    lapack, _ = linalg.lapack_eigh(K)
+    assert np.abs(lam[:30]).sum() < 0.1 * np.abs(lapack[:30]).sum()
+    assert_close((U * lam) @ U.T, K, rtol=1e-13)
+
+
+# Inverse roots
+
+
+@pytest.mark.parametrize("route", [{}, {"python_callback": True}])
+def test_inverse_root(rng, route):
+    S, A = random_covariance(rng, M=4), rng.normal(size=(4, 4))
+    W = linalg.inverse_root(tf.constant(S), **route).numpy()
+    assert_close(W @ W.T, np.linalg.inv(S), rtol=1e-12)
+
+    def value(S):
+        W = linalg.inverse_root(S, **route)
+        return tf.reduce_sum(tf.square(tf.matmul(A, W)))  # of W W^T alone: tr(A S^-1 A^T)
+
+    S = tf.constant(S)
+    with tf.GradientTape() as tape:
+        tape.watch(S)
+        total = value(S)
+    inverse = np.linalg.inv(S)
+    assert_close(tape.gradient(total, S), -inverse @ A.T @ A @ inverse, rtol=1e-11)
+
+
+def test_inverse_root_of_singular_covariances(rng):
+    v = rng.normal(size=4)
+    W = linalg.inverse_root(tf.constant(np.outer(v, v))).numpy()
+    assert_close(W.T @ v @ W.T @ v, 1.0, rtol=1e-12)  # the only direction there is
+    assert_array_equal(linalg.inverse_root(tf.zeros([3, 3], tf.float64)), np.zeros((3, 3)))
 
 
 # Cholesky with jitter, and draws

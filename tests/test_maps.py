@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from gpflow_cool import CoolMTGP, CoolMTGPRegressor
 from gpflow_cool.plotting import map_grid, plot_map, plot_maps
-from gpflow_cool.plotting.cells import simulate_cells
+from gpflow_cool.plotting.cells import simulate_cells, unit_ratio
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,64 @@ def test_cells_are_square_and_cover_the_data(data):
     other = map_grid(X, (2, 0), cells=(5, 7), at=[9.0, 8.0, 7.0])
     assert (len(other.x), len(other.y)) == (5, 7) and (other.points[:, 1] == 8.0).all()
     assert_allclose(other.x.mean(), (X[:, 2].max() + X[:, 2].min()) / 2)
+
+
+@pytest.mark.parametrize(
+    "names, ratio",
+    [
+        (("x", "y"), 1.0),
+        (("Yloc", "Xloc"), 1.0),
+        (("utm_x", "utm_y"), 1.0),
+        (("x_m", "z_m"), 1.0),
+        (("Northing", "Easting"), 1.0),
+        (("x0", "x1"), 1.0),
+        (("depth (m)", "reach (m)"), 1.0),
+        (("depth (m)", "time (s)"), None),
+        (("depth (m)", "depth"), None),
+        (("Longitude", "lat"), 0.5),
+        (("lat", "lon"), None),  # 500 degrees
+        (("temperature", "pressure"), None),
+        (("lon", "depth"), None),
+        (("max", "min"), None),
+        (("x", "x"), 1.0),
+    ],
+)
+def test_units_that_names_tell(names, ratio):
+    found = unit_ratio(names, np.array([[500.0, 59.0], [510.0, 61.0]]))
+    assert found == (ratio if ratio is None else pytest.approx(ratio))
+
+
+def test_degrees_are_as_long_as_they_are():
+    places = np.array([[60.0, 7.0], [60.0, 9.0]])
+    assert unit_ratio(("lat", "lon"), places) == pytest.approx(2.0)  # one of latitude is two
+    X = np.column_stack([np.linspace(0, 10, 20), np.linspace(57.5, 62.5, 20)])
+    Y = np.sin(X)
+    frame = pd.DataFrame(X, columns=["lon", "lat"])
+    regressor = CoolMTGPRegressor("se", ard=False).fit(frame, Y)
+    ax = plot_map(regressor, cells=10)
+    assert ax.get_aspect() == pytest.approx(2.0)
+    assert ax.collections[0].get_coordinates().shape[:2] == (11, 11)  # 10 * cos(60) = 5 degrees
+    assert plot_map(regressor, cells=10, aspect="equal").get_aspect() == 1.0
+    wide = plot_map(regressor, cells=10, aspect="auto")
+    assert wide.get_aspect() == "auto"
+    with pytest.raises(ValueError, match="aspect='wide' is not known"):
+        plot_map(regressor, aspect="wide")
+
+
+def test_a_map_over_time_has_dates_and_stays_at_a_frequent_category(rng):
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(24) * 10, unit="D")
+    table = pd.DataFrame({"day": days, "depth": rng.uniform(size=24), "soil": ["clay", *"s" * 23]})
+    heat = np.sin(np.arange(24) / 4) + table.depth + 5 * (table.soil == "s")
+    regressor = CoolMTGPRegressor("se", ard=False).fit(table, heat.rename("heat"))
+    assert regressor.encoded_kinds_ == ["date", "number", "indicator", "indicator"]
+    ax = plot_map(regressor, "heat", x="day", y="depth", cells=5)
+    assert ax.get_aspect() == "auto"
+    ax.figure.canvas.draw()
+    shown = [label.get_text() for label in ax.get_xticklabels()]
+    assert "2024" in shown or "Mar" in shown
+    x, y, values, _ = cells_of(ax)
+    rows = pd.DataFrame({"day": pd.to_datetime(x, unit="D"), "depth": y, "soil": "s"})
+    assert_allclose(values, regressor.predict(rows), rtol=1e-6)
 
 
 def test_map_of_an_estimator_is_what_it_predicts(estimator, data, tmp_path):

@@ -13,6 +13,7 @@ import gpflow
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -201,6 +202,19 @@ def test_two_inputs_have_no_picture_of_predictions_and_a_lengthscale_each(tmp_pa
     # As many inputs as tasks: a lengthscale is still no task's.
     assert_allclose(written["kernel/lengthscales[0]"][0], 0.5, rtol=FLOAT32)
     assert_allclose(written["kernel/lengthscales[1]"][0], 0.7, rtol=FLOAT32)
+
+
+def test_lengthscales_have_the_names_of_the_inputs_that_their_kernel_sees():
+    X, Y = make_data(D=3, T=2)
+    some = gpflow.kernels.Matern32(lengthscales=[0.5, 0.7], active_dims=[2, 0])
+    every = gpflow.kernels.Linear(variance=[0.1, 0.2, 0.3])
+    one = gpflow.kernels.SquaredExponential(lengthscales=0.9)
+    table = pd.DataFrame(X, columns=["height", "hour", "wind"])
+    values = monitoring.parameter_values(CoolMTGP((table, Y), some + every + one))
+    assert values["kernel/kernels[0].lengthscales[wind]"] == pytest.approx(0.5)
+    assert values["kernel/kernels[0].lengthscales[height]"] == pytest.approx(0.7)
+    assert values["kernel/kernels[1].variance[hour]"] == pytest.approx(0.2)
+    assert values["kernel/kernels[2].lengthscales"] == pytest.approx(0.9)
 
 
 @pytest.mark.slow

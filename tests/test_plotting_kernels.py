@@ -3,7 +3,8 @@
 import numpy as np
 
 from gpflow_cool.plotting import plot_kernel_table, plot_relevance
-from gpflow_cool.selection.choice import Candidate, KernelTable
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
 
 
 def labels(ax):

@@ -4,8 +4,9 @@
 # What do C and Sigma say, how well does the model recover them, and does the order of the tasks
 # matter? At the end you can read the two matrices, and you know when to average over orders.
 #
-# $$ \mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I), \qquad
-#    \Sigma = A \, \mathrm{diag}(\sigma^2) A^\top, \quad C = A B A^\top, \quad A = (I - W)^{-1} $$
+# $$ \mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I) $$
+#
+# $$ \Sigma = A \, \mathrm{diag}(\sigma^2) A^\top, \quad C = A B A^\top, \quad A = (I - W)^{-1} $$
 #
 # The model is a chain: each task is predicted from the inputs and from the tasks before it. $W$
 # holds the weights of the earlier tasks, $\sigma^2$ the noise variance that is left at each task,

@@ -9,6 +9,7 @@
 import io
 import os
 import tempfile
+import textwrap
 from pathlib import Path
 
 import gpflow
@@ -87,8 +88,8 @@ def read(name):
 
 logs = {name: read(name) for name in ("adam", "loop")}
 for name, (_, curves, pictures) in logs.items():
-    print(name, len(curves), "curves:", ", ".join(sorted(curves)))
-    print(name, len(pictures), "pictures:", ", ".join(sorted(pictures)))
+    for kind, names in [("curves", curves), ("pictures", pictures)]:
+        print(textwrap.fill(f"{name}, {len(names)} {kind}: {', '.join(sorted(names))}", 90))
 
 # %% [markdown]
 # Here are some pictures of the first fit as TensorBoard shows them, before the first step and after

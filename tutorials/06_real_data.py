@@ -9,6 +9,8 @@
 # the other 48 for the test at the end.
 
 # %%
+import textwrap
+
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,7 +29,7 @@ rows = np.random.default_rng(0).permutation(len(X))
 train, test = rows[:130], rows[130:]
 X = (X - X[train].mean(axis=0)) / X[train].std(axis=0)
 Y = (Y - Y[train].mean(axis=0)) / Y[train].std(axis=0)
-print("inputs:", ", ".join(inputs))
+print(textwrap.fill("inputs: " + ", ".join(inputs), 90))
 print("targets:", ", ".join(targets))
 
 # %% [markdown]
@@ -53,7 +55,7 @@ print("best:", best)
 
 # %% [markdown]
 # The larger the density, the better. One lengthscale per input (ARD) wins, and we use it from here
-# on.
+# on. `choose_kernel` and the estimator do such a comparison by themselves.
 
 # %% [markdown]
 # ## Which inputs matter?

@@ -154,7 +154,7 @@ ax.legend(fontsize="small", ncols=2)
 # data frame as it is. It returns the completed frame, in the same units, with standard deviations.
 
 # %%
-wine = load_wine(as_frame=True).data
+wine = load_wine(as_frame=True).data.rename(columns={"od280/od315_of_diluted_wines": "od280"})
 wine = wine.sample(40 if SMALL else 100, random_state=0)
 inputs, targets = wine.iloc[:, :10], wine.iloc[:, 10:]
 holes = targets.mask(rng.uniform(size=targets.shape) < 0.3)
@@ -184,4 +184,4 @@ ax.set(xlabel="what was lost", ylabel="what was filled in, with two sigma")
 
 # %% [markdown]
 # The command line does the same, and takes empty cells of targets as missing:
-# `gpflow-cool impute wine.csv --targets hue,od280/od315_of_diluted_wines,proline --out out.csv`.
+# `gpflow-cool impute wine.csv --targets hue,od280,proline --out out.csv`.

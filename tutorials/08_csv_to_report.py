@@ -12,6 +12,7 @@
 import os
 import re
 import tempfile
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -45,11 +46,13 @@ def run(command):
     plain = ["--kernel", "se", "--no-ard"] if SMALL and "--targets" in command else []
     answer = CliRunner().invoke(main, command.split()[1:] + plain)
     assert answer.exit_code == 0, answer.output
-    print(f"$ {command}\n{answer.stdout}")
+    print(f"$ {command}")
+    for line in answer.stdout.splitlines():
+        print(textwrap.fill(line, 100) if len(line) > 110 and "  " not in line else line)
     return answer.stdout
 
 
-run("gpflow-cool fit patients.csv --targets tc,ldl,hdl,ltg,glu --out model")
+answer = run("gpflow-cool fit patients.csv --targets tc,ldl,hdl,ltg,glu --out model")
 
 # %% [markdown]
 # `fit` has found the inputs by itself: all other columns. It prints how well each row is predicted
@@ -106,7 +109,10 @@ comparison = run("gpflow-cool evaluate patients.csv --targets tc,ldl,hdl,ltg,glu
 # does: only a model whose noises correlate knows that `tc` and `ldl` go up and down together.
 #
 # ## A report
-# The report is one HTML page that needs no other file and no network.
+# The report is one HTML page that needs no other file and no network. Move a slider for an input,
+# and the predictions follow.
+#
+# ![The first part of the report](../docs/images/report.png)
 
 # %%
 run("gpflow-cool report model")

@@ -44,7 +44,8 @@ Y = signal + noise
 # %%
 start = 40
 model = CoolMTGP((hours[:start], Y[:start]), gpflow.kernels.Matern52(lengthscales=2.0))
-model.fit(verbose=0)
+history = model.fit(verbose=0)
+print(history.message)
 
 # %% [markdown]
 # ## Condition, score, train now and then
@@ -99,6 +100,10 @@ bottom.axvline(hours[N // 2, 0], color="black", linewidth=0.8, linestyle=":")
 bottom.set(xlabel="hours", ylabel="log density, one step ahead\n(mean of 15 rows)")
 bottom.legend()
 plt.show()
+
+late = slice(2 * (N - start) // 3, None)  # the last third, long after the change
+print(f"in the end: {never[late].mean():.2f} and {sometimes[late].mean():.2f} nats per row")
+assert sometimes[late].mean() > never[late].mean()
 
 # %% [markdown]
 # ## It is the exact posterior

@@ -79,6 +79,7 @@ print({engine: f"{value:.1f} s" for engine, value in seconds.items()})
 print("correlation of the noise:\n", np.round(model.noise_correlation().numpy(), 2))
 difference = model.training_loss() - models["spectral"].training_loss()
 assert abs(float(difference)) < 1e-3
+assert SMALL or seconds["grid"] < 0.5 * seconds["spectral"]
 
 # %% [markdown]
 # ## A map and a course

@@ -7,9 +7,12 @@ on differences of inputs alone is therefore given inputs relative to an origin a
 """
 
 import functools
+from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
+from gpflow import Parameter
 from gpflow.base import TensorType
 from gpflow.kernels import Kernel, Periodic, Product, Static, Stationary, Sum
 
@@ -85,3 +88,25 @@ def shifted_kernel(
 def kernel_matrix(kernel: Kernel, X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     """k(X, X), or k(X, X2), relative to the mean of X."""
     return shifted_kernel(kernel, X, X2, origin=origin_of(X))
+
+
+def entry_names(
+    kernel: Kernel, parameter: Parameter, input_names: Sequence[str] | None
+) -> list[str] | None:
+    """
+    Names of the inputs to which the entries of a kernel's parameter belong; None where the inputs
+    have no names, or the parameter has not one entry per input that its kernel sees.
+
+    >>> from gpflow.kernels import SquaredExponential
+    >>> kernel = SquaredExponential(lengthscales=[1.0, 2.0], active_dims=[0, 2])
+    >>> entry_names(kernel, kernel.lengthscales, ["height", "hour", "wind"])
+    ['height', 'wind']
+    """
+    if input_names is None or parameter.shape.rank != 1:
+        return None
+    for part in (kernel, *kernel.submodules):
+        own = (getattr(part, name, None) for name in ("lengthscales", "variance"))
+        if any(parameter is other for other in own):
+            names = np.array(input_names, dtype=object)[part.active_dims].tolist()
+            return names if len(names) == parameter.shape[0] else None
+    return None

@@ -46,8 +46,11 @@ MAX_ROWS_FOR_DISTANCES = 1000
 MAX_SCALE_RATIO = 10.0
 """A larger ratio of the targets' standard deviations raises a warning."""
 
-MAX_OFFSET = 1e3
+MAX_OFFSET = 100.0
 """A root mean square of a task above this many standard deviations raises a warning."""
+
+LARGEST_OFFSET = 1e7
+"""Beyond this it is an error: squares of the targets have no digits left for what varies."""
 
 
 def task_scales(residual: AnyNDArray) -> AnyNDArray:
@@ -80,22 +83,35 @@ def mean_squares(residual: AnyNDArray) -> AnyNDArray:
     return np.asarray(np.nanmean(np.square(residual), axis=0, dtype=np.float64))
 
 
-def warn_of_offsets(scales: AnyNDArray, mean_square: AnyNDArray, stacklevel: int = 3) -> None:
+def check_offsets(
+    scales: AnyNDArray,
+    mean_square: AnyNDArray,
+    *,
+    has_exact_features: bool = False,
+    stacklevel: int = 3,
+) -> None:
     """
     Warn if a task that is not constant is far from zero, compared with its deviation.
 
     :param scales: [T], see :func:`task_scales`.
     :param mean_square: [T], means of the squared targets, mean function subtracted.
+    :param has_exact_features: Whether the kernel is linear, so that features take the mean out
+        before anything is squared.
+    :raises ValueError: If a task is so far from zero that nothing can be computed.
     """
     offsets = np.sqrt(mean_square / scales)
     task = int(np.argmax(offsets))
-    if offsets[task] > MAX_OFFSET:
-        warnings.warn(
-            f"The targets of task {task} are {offsets[task]:.3g} times as far from zero as from"
-            " their mean, and the model's mean is zero: most digits go into the offset. Subtract"
-            " the mean, or pass mean_function=gpflow.mean_functions.Constant().",
-            stacklevel=stacklevel,
-        )
+    if offsets[task] <= MAX_OFFSET:
+        return
+    text = (
+        f"The targets of task {task} are {offsets[task]:.3g} times as far from zero as from their"
+        " mean, and the model's mean is zero: {}. Subtract the mean, or pass"
+        " mean_function=gpflow.mean_functions.Constant(c), where c is close to it."
+    )
+    if offsets[task] > LARGEST_OFFSET and not has_exact_features:
+        raise ValueError(text.format("no digits are left for how they vary"))
+    reason = "C, Sigma and predictions far from the data follow the offset, not how they vary"
+    warnings.warn(text.format(reason), stacklevel=stacklevel)
 
 
 class NoiseFloor(tfp.bijectors.Shift):

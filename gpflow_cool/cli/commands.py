@@ -132,7 +132,7 @@ def fit(
 
 def write_report(regressor: Any, model: Path, out: Path) -> None:
     """Write the page about a model."""
-    from ..table.report import report_page
+    from ..report.sections import report_page
 
     name = Path(os.path.abspath(model)).name
     write_whole(out, report_page(regressor, name).encode())

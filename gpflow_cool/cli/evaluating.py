@@ -76,9 +76,10 @@ def evaluate(
     Joint NLPD is the negative log density per held-out row, all its targets together: the lower
     the better. aRRMSE is the error relative to predicting the mean: 1 is no better than that.
     Empty cells of targets count as missing, in training and in scores. With --transform, Cool-MTGP
-    is scored without and with it. Independent GPs and Std-MT have the first kernel (se for auto),
-    one lengthscale unless --ard is given, and no transform. They are left out beyond 5000 rows with
-    --inducing. A kernel that is chosen is chosen anew in every fold.
+    is scored without and with it, and it is told whether densities and whether means are better.
+    Independent GPs and Std-MT have the first kernel (se for auto), one lengthscale unless --ard is
+    given, and no transform. They are left out beyond 5000 rows with --inducing. A kernel that is
+    chosen is chosen anew in every fold.
 
     Rows near each other, or of one patient, are alike: held out at random, they are predicted from
     their like. Say --blocks or --groups to know how well new places or patients are predicted.
@@ -101,7 +102,7 @@ def evaluate(
     if coupling:
         tables.check_size(len(found.X), given, folds * (1 + len(names) + len(found.targets)))
     load_tensorflow()
-    from ..table import evaluation
+    from ..table import comparison, evaluation
 
     if any(found.gaps.values()):
         note(found.gaps_line(), given.quiet)
@@ -116,8 +117,8 @@ def evaluate(
     )
     scores = scores_of(candidates, found, parts, given.quiet)
     how = held_out(groups, blocks)
-    result = evaluation.comparison(scores, found.targets, len(found.X), folds, how)
-    lines = evaluation.comparison_lines(result)
+    result = comparison.comparison(scores, found.targets, len(found.X), folds, how, given.transform)
+    lines = comparison.comparison_lines(result)
     if coupling and (names[0] == "auto" or given.ard is None):
         lines.append(UNLIKE)
     say(result, lines, given.quiet, given.as_json)

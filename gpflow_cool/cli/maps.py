@@ -4,31 +4,44 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from ..saving.files import write_whole
+from ..table.cells import read_cells
 from ..table.files import TableError, check_output
 from . import console
+from .predicting import SavedColumns, saved_columns
 
 PICTURES = (".png", ".pdf", ".svg")
 
 
-class Limits(click.ParamType):
-    """Names with limits, as Cd=0.8,Cu=50."""
+class Assignments(click.ParamType):
+    """Names with values, as hue=red,"size, inside"=3."""
 
     name = "a=1,b=2"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, float]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, str]:
         if isinstance(value, dict):
             return value
-        limits = {}
-        for part in value.split(","):
-            name, equals, number = part.rpartition("=")
+        found = {}
+        for part in console.split_names(value):
+            name, equals, text = (word.strip() for word in part.rpartition("="))
+            if not name or not text:
+                self.fail(f"{part!r} is not of the form NAME=VALUE", param, ctx)
+            found[name] = text
+        return found
+
+
+class Limits(Assignments):
+    """Names with limits, as Cd=0.8,Cu=50."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        limits: dict[str, float] = {}
+        for name, text in super().convert(value, param, ctx).items():
             try:
-                limits[name.strip()] = float(number)
+                limits[name] = float(text)
             except ValueError:
-                equals = ""
-            if not equals or not name.strip():
-                self.fail(f"{part!r} is not of the form NAME=NUMBER", param, ctx)
+                self.fail(f"{text!r}, the limit of {name!r}, is not a number", param, ctx)
         return limits
 
 
@@ -40,9 +53,19 @@ class Limits(click.ParamType):
 @click.option(
     "--limits", type=Limits(), default={}, help="Draw probabilities of exceeding these, too."
 )
-@click.option("--at", type=Limits(), default={}, help="Values of other inputs; by default means.")
+@click.option(
+    "--at",
+    type=Assignments(),
+    default={},
+    help="Values of other inputs, as depth=3,soil=clay; by default means, or the most frequent.",
+)
 @click.option("--simulations", type=click.IntRange(0), default=0, help="Draw so many, too.")
 @click.option("--cells", type=click.IntRange(2), default=200, show_default=True)
+@click.option(
+    "--aspect",
+    type=click.Choice(["equal", "auto"]),
+    help="Whether both inputs have the same unit; by default what their names tell.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help=".png, .pdf or .svg file."
@@ -55,9 +78,10 @@ def map_command(
     y: str | None,
     targets: list[str] | None,
     limits: dict[str, float],
-    at: dict[str, float],
+    at: dict[str, str],
     simulations: int,
     cells: int,
+    aspect: str | None,
     seed: int,
     out: Path,
     force: bool,
@@ -69,18 +93,22 @@ def map_command(
 
     The rows show the mean with the data on top, the deviation of a new observation, with --limits
     the probability of exceeding a limit, and with --simulations functions that are drawn at random,
-    joint over places and targets. Inputs that are not on the map stay at their means, or --at.
+    joint over places and targets. Inputs that are not on the map stay at their means, categories at
+    the most frequent one, or where --at puts them.
 
     \b
       gpflow-cool map model --x lon --y lat --limits Cd=0.8,Cu=50 --out map.png
     """
     console.check_model(model)
     check_output(out, PICTURES, force)
+    columns = saved_columns(model)
+    if columns is not None:
+        first, second = axes_of(columns, x, y)
+        shown = shown_targets(columns.targets, targets, limits)
+        fixed = values_at(columns, at)
     regressor = console.load_model(model)
-    inputs, names = list(regressor.encoded_names_), list(regressor.target_names_)
-    first, second = axes_of(inputs, x, y)
-    shown = shown_targets(names, targets, limits)
-    fixed = values_at(regressor, inputs, at)
+    if columns is None:
+        raise TableError(f"{model} was fitted to arrays without names: draw maps from Python.")
     with console.if_stopped("nothing was written."):
         from ..plotting import plot_maps
 
@@ -94,22 +122,37 @@ def map_command(
             x=first,
             y=second,
             cells=cells,
-            at=fixed,
+            aspect=aspect,
+            at=np.where(np.isnan(fixed), regressor.typical_inputs(), fixed),
         )
         write_whole(out, picture(figure, out.suffix))
     result = {"out": str(out), "x": first, "y": second, "targets": shown}
-    console.say(result, [f"{len(shown)} targets drawn, written to {out}."], quiet, as_json)
+    console.say(result, [drawn_line(shown, out)], quiet, as_json)
 
 
-def axes_of(inputs: list[str], x: str | None, y: str | None) -> tuple[str, str]:
+def drawn_line(shown: list[str], out: Path) -> str:
+    """What was done."""
+    return f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, written to {out}."
+
+
+def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, str]:
     """The two inputs of a map; may be left out where there are two."""
-    if x is None and y is None and len(inputs) == 2:
-        return inputs[0], inputs[1]
+    codings = columns.codings
+    names = [name for name, coding in codings.items() if coding.kind != "category"]
+    listed = ", ".join(names)
+    if x is None and y is None and len(names) == 2:
+        return names[0], names[1]
+    if len(names) < 2:
+        raise TableError("A map needs two inputs that are numbers or dates.")
     if x is None or y is None:
-        raise TableError(f"The inputs are {', '.join(inputs)}: pass two of them as --x and --y.")
+        raise TableError(f"Pass two inputs as --x and --y. They are {listed}.")
     for name in (x, y):
-        if name not in inputs:
-            raise TableError(f"{name!r} is no input of the model: {', '.join(inputs)}.")
+        if name in codings and name not in names:
+            raise TableError(f"{name!r} holds categories: choose of {listed} for --x and --y.")
+        if name not in codings:
+            raise TableError(f"{name!r} is not an input of the model: {listed}.")
+    if x == y:
+        raise TableError(f"--x and --y are both {x!r}: a map needs two inputs.")
     return x, y
 
 
@@ -120,20 +163,30 @@ def shown_targets(
     shown = targets or list(limits) or names
     for name in (*shown, *limits):
         if name not in names:
-            raise TableError(f"{name!r} is no target of the model: {', '.join(names)}.")
+            raise TableError(f"{name!r} is not a target of the model: {', '.join(names)}.")
     missing = [name for name in shown if limits and name not in limits]
     if missing:
         raise TableError(f"{missing[0]!r} is to be drawn but has no limit: add it to --limits.")
     return shown
 
 
-def values_at(regressor: Any, inputs: list[str], at: dict[str, float]) -> Any:
-    """Values of all inputs where a map does not vary them."""
-    for name in at:
-        if name not in inputs:
-            raise TableError(f"{name!r} is no input of the model: {', '.join(inputs)}.")
-    means = regressor.training_data()[0].mean(axis=0)
-    return [at.get(name, mean) for name, mean in zip(inputs, means, strict=True)]
+def values_at(columns: SavedColumns, at: dict[str, str]) -> Any:
+    """[D], values of the inputs that --at names, encoded; NaN for the others."""
+    unknown = [name for name in at if name not in columns.inputs]
+    if unknown:
+        names = ", ".join(columns.inputs)
+        raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.")
+    parts = []
+    for name, coding in columns.codings.items():
+        if name not in at:
+            parts.append(np.full(len(coding.inputs), np.nan))
+            continue
+        cells = read_cells(name, coding.kind, [at[name]], lambda row, name: f"--at {name}")
+        if coding.kind == "category" and cells[0] not in coding.categories:
+            seen = ", ".join(coding.categories[:10])
+            raise TableError(f"--at {name}={at[name]}: the fit has seen {seen}.")
+        parts.append(coding.encode(cells)[0])
+    return np.concatenate(parts)
 
 
 def picture(figure: Any, suffix: str) -> bytes:

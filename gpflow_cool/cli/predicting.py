@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from ..table.encoding import Encoding
+from ..table.encoding import Coding, Encoding
 from ..table.files import FileTable, TableError, check_names, check_output, read_table, write_table
 from . import console
 from .console import if_stopped, load_model, note, say
@@ -29,6 +29,12 @@ class SavedColumns(NamedTuple):
     inputs: list[str]
     targets: list[str]
     encoding: Encoding | None
+
+    @property
+    def codings(self) -> dict[str, Coding]:
+        """How each column of the inputs becomes numbers."""
+        codings = () if self.encoding is None else self.encoding.codings
+        return {c.name: c for c in codings} or {n: Coding(n, "number") for n in self.inputs}
 
 
 class NewRows(NamedTuple):
@@ -55,6 +61,8 @@ class NewRows(NamedTuple):
 @click.option("--given", type=console.Names(), help="Targets that DATA knows; cells may be empty.")
 @click.option("--keep", type=console.Names(), help="Columns of DATA to copy, as id or 'x*'.")
 @click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
+@click.option("--samples", type=click.IntRange(1), help="Write so many joint samples instead.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --samples.")
 @click.option(
     "--digits",
     type=click.IntRange(1, 17),
@@ -74,6 +82,8 @@ def predict(
     given: list[str] | None,
     keep: list[str] | None,
     functions: bool,
+    samples: int | None,
+    seed: int,
     digits: int,
     decimal: str,
     encoding: str | None,
@@ -89,20 +99,29 @@ def predict(
     without a name, as pandas writes its index, is copied. In CSV, a name that a spreadsheet would
     take for a formula, as =1+1, gets a ' before it.
 
+    With --samples 100 the file has each row a hundred times: columns "sample" and "row", both from
+    0, and one per target. A sample is one possible outcome of all rows and targets together: sums
+    over rows, or differences between targets, have the right spread. The same --seed gives the same
+    samples.
+
     Rows far from all training rows are counted: those where, for every target, the variance of the
     function is above 95% of what it was before any data.
 
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
       gpflow-cool predict model new.csv --out predictions.csv --keep id --quantiles 0.05,0.5,0.95
+      gpflow-cool predict model new.csv --out samples.csv --samples 100 --seed 1
     """
     console.check_model(model)
     table = read_table(data, encoding=encoding, decimal=decimal)
     check_output(out, TABLES, force)
+    if samples is not None and (cov or quantiles or given):
+        raise TableError("--samples goes without --cov, --quantiles and --given: ask twice.")
     columns = saved_columns(model)
     rows = None if columns is None else new_rows(columns, table, given, quiet)
     if columns is not None:
         names = prediction_names(columns.targets, cov, quantiles or ())
+        names = names if samples is None else sample_names(columns.targets)
         copied = copied_columns(table, keep, names)
     regressor = load_model(model)
     if columns is None or rows is None:
@@ -112,20 +131,41 @@ def predict(
     X = named_inputs(columns, rows.X)
     with if_stopped(NOTHING):
         options: dict[str, Any] = {"include_noise": not functions}
-        mean, std, *S = regressor.predict_given(
-            X, rows.known, return_std=True, return_cov=cov, **options
-        )
-        values = [mean, std, S[0] if cov else None]
-        if quantiles:
-            values.append(regressor.predict_quantiles(X, quantiles, rows.known, **options))
-        found = prediction_columns(names, *(None if v is None else np.asarray(v) for v in values))
-        if out.suffix.lower() == ".csv":
-            found = readable(found, columns.targets, digits)
+        if samples is None:
+            found = predicted_columns(regressor, X, rows.known, names, cov, quantiles, options)
+            if out.suffix.lower() == ".csv":
+                found = readable(found, columns.targets, digits)
+            found = {**copied, **spread(found, rows.kept)}
+        else:
+            drawn = regressor.sample_y(X, samples, seed, **options)
+            drawn = drawn.reshape(len(X), len(columns.targets), samples)
+            shown = digits if out.suffix.lower() == ".csv" else None
+            found = sample_columns(names, drawn, copied, rows.kept, shown)
         far = far_rows(regressor, X)
-        write_table(out, {**copied, **spread(found, rows.kept)})
+        write_table(out, found)
     note_far(far, len(X), quiet)
-    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": [*copied, *found]}
-    say(result, [f"{len(X)} rows predicted, written to {out}."], quiet, as_json)
+    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(found)}
+    if samples is not None:
+        result |= {"samples": samples, "seed": seed}
+    what = "predicted" if samples is None else f"drawn {samples} times"
+    say(result, [f"{len(X)} rows {what}, written to {out}."], quiet, as_json)
+
+
+def predicted_columns(
+    regressor: Any,
+    X: Any,
+    known: Any,
+    names: list[str],
+    cov: bool,
+    quantiles: list[float] | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Columns of predictions, by :func:`prediction_names`."""
+    mean, std, *S = regressor.predict_given(X, known, return_std=True, return_cov=cov, **options)
+    values = [mean, std, S[0] if cov else None]
+    if quantiles:
+        values.append(regressor.predict_quantiles(X, quantiles, known, **options))
+    return prediction_columns(names, *(None if v is None else np.asarray(v) for v in values))
 
 
 # Before TensorFlow is loaded -------------------------------------------------------------------
@@ -249,6 +289,43 @@ def prediction_columns(
         cov = np.reshape(S, [M, T, T])
         values += [cov[:, t, u] for t, u in pairs_of(T)]
     return dict(zip(names, values, strict=True))
+
+
+def sample_names(targets: Sequence[str]) -> list[str]:
+    """Names of the columns of samples: the sample, the row of DATA, and the targets."""
+    taken = [name for name in targets if name in ("sample", "row")]
+    if taken:
+        raise TableError(
+            f"With --samples, a column of the file is called {taken[0]!r}, and so is a target:"
+            " rename it in the table, and fit again."
+        )
+    return ["sample", "row", *targets]
+
+
+def sample_columns(
+    names: Sequence[str], drawn: Any, copied: dict[str, Any], kept: Any, digits: int | None
+) -> dict[str, Any]:
+    """
+    Columns of the file of samples: all rows of the first sample, then all of the second.
+
+    :param names: What :func:`sample_names` gives.
+    :param drawn: [M, T, S].
+    :param copied: Columns of DATA that are repeated in every sample.
+    :param kept: Which rows of DATA were drawn.
+    :param digits: Of the smallest deviation of a row over samples; None for all digits.
+    """
+    M, T, S = drawn.shape
+    rows = np.flatnonzero(kept)
+    found: dict[str, Any] = {names[0]: np.repeat(np.arange(S), M), names[1]: np.tile(rows, S)}
+    for name, cells in copied.items():
+        found[name] = [cells[row] for row in rows] * S
+    for t, name in enumerate(names[2:]):
+        values, spread_of_rows = drawn[:, t].T.ravel(), drawn[:, t].std(axis=1)
+        smallest = spread_of_rows[spread_of_rows > 0.0].min(initial=np.inf)
+        if digits is not None and np.isfinite(smallest):
+            values = np.round(values, min(digits - 1 - int(np.floor(np.log10(smallest))), 300))
+        found[name] = values
+    return found
 
 
 def pairs_of(count: int) -> list[tuple[int, int]]:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..chain.variation import is_constant
 from ..table import costs
-from ..table.encoding import Encoding, learn_encoding, read_cells
+from ..table.cells import read_cells
+from ..table.encoding import Encoding, learn_encoding
 from ..table.files import FileTable, TableError, check_names, read_table
 from .console import Training, note
 

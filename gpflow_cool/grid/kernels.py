@@ -152,8 +152,8 @@ def why_no_grid(X: AnyNDArray) -> str:
         )
     counts = ", ".join(str(len(np.unique(column))) for column in X.T)
     return (
-        f"the {len(X)} rows of X are no grid. Its columns have {counts} different values, and not"
-        ' all combinations of them occur: use engine="auto".'
+        f"the {len(X)} rows of X are not a grid. Its columns have {counts} different values, and"
+        ' not all combinations of them occur: use engine="auto".'
     )
 
 

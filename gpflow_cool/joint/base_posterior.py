@@ -206,8 +206,7 @@ class JointPosterior(SolvedPosterior[Solution]):
             C, _ = self._task_matrices(solution)
             prior = self._prior_variances(Xnew, tf.linalg.diag_part(C), mean)
             samples = draw_independent_tasks(mean, S, full_cov, num_samples, prior, seed)
-        shift = self._add_mean_function(Xnew, tf.zeros_like(samples[..., 0, :, :]))
-        return samples + shift[..., None, :, :]
+        return samples + self.mean_function(Xnew)[..., None, :, :]
 
     @check_shapes("mean: [leading..., M, T]", "return: [leading..., T]")
     def _prior_variances(self, Xnew: TensorType, tasks: TensorType, mean: TensorType) -> tf.Tensor:

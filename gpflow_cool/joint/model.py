@@ -21,6 +21,9 @@ class JointModel(GPModel, InternalDataTrainingLossMixin, abc.ABC):
 
     task_names: tuple[str, ...]
 
+    input_names: tuple[str, ...] | None = None
+    """Names of the columns of X, where it came with names: TensorBoard shows them."""
+
     @property
     def num_tasks(self) -> int:
         """T."""

@@ -91,15 +91,26 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The same of functions, where the covariance is that of all outcomes alike."""
-        mean, q = self._moments_without_added(solution, Xnew, full_cov)
         if self.added is None:
-            return mean, q
-        V = self._in_eigenbasis(solution, Xnew)
+            return self._moments_without_added(solution, Xnew, full_cov)
+        mean, q, _, _ = self._moments_with_added(solution, Xnew, full_cov)
+        return mean, q if full_cov else tf.nn.relu(q)
+
+    def _moments_with_added(
+        self, solution: JointSolution, Xnew: TensorType, full_cov: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """The same, with the points in the eigenbasis and what :meth:`_whitened` gives, if any."""
+        Kmn = self.cross_covariance(Xnew)
+        V = into_eigenbasis(solution.U, Kmn)
+        mean = predictive_mean(solution, Kmn)
+        q = covariance_in_eigenbasis(solution, V, self._prior_covariance(Xnew, full_cov), full_cov)
+        if self.added is None:
+            return mean, q, V, None
         E = self._whitened(solution, self.added, Xnew, V)
         mean += rotated_shift(E, self.added.white, solution.P)
         if full_cov:
-            return mean, q - tf.matmul(E, E, transpose_a=True)
-        return mean, tf.nn.relu(q - tf.reduce_sum(tf.square(E), axis=-2))
+            return mean, q - tf.matmul(E, E, transpose_a=True), V, E
+        return mean, q - tf.reduce_sum(tf.square(E), axis=-2), V, E
 
     def _moments_without_added(
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool
@@ -185,14 +196,7 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     def _add_rows(self, X: tf.Tensor, Y: tf.Tensor) -> AddedRows:
         """The rows that were added, and some more of them."""
         solution, old = self.solution(), self.added
-        Kmn = self.cross_covariance(X)
-        V = into_eigenbasis(solution.U, Kmn)
-        mean = predictive_mean(solution, Kmn)
-        q = covariance_in_eigenbasis(solution, V, self._prior_covariance(X, True), full_cov=True)
-        E = None if old is None else self._whitened(solution, old, X, V)
-        if old is not None:
-            mean += rotated_shift(E, old.white, solution.P)
-            q -= tf.matmul(E, E, transpose_a=True)
+        mean, q, V, E = self._moments_with_added(solution, X, full_cov=True)
         residual = Y - self._add_mean_function(X, mean)
         Z = tf.matmul(residual, solution.P_inverse, transpose_b=True)  # [outcomes..., q, T]
         L = tf.debugging.check_numerics(

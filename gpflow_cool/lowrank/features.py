@@ -2,8 +2,8 @@ r"""
 Features of a kernel: :math:`k(x, x') \approx f(x)^\top f(x')` with R numbers per row.
 
 Linear and constant kernels and sums of them have features for which this is exact. With inducing
-points Z, :math:`f(x) = L^{-1} k(Z, x)` where :math:`L L^\top = k(Z, Z)`; the difference between
-the kernel matrix and F F^T is the covariance of the rows given the inducing points.
+points Z, :math:`f(x) = W^\top k(Z, x)` where :math:`W W^\top = k(Z, Z)^{-1}`; the difference
+between the kernel matrix and F F^T is the covariance of the rows given the inducing points.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from scipy.cluster.vq import kmeans2
 from .. import checks
 from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..graphs import compiled
-from ..linalg import cholesky_with_jitter
+from ..linalg import inverse_root
 from . import DEFAULT_POINTS
 
 MAX_CANDIDATES = 10_000
@@ -29,28 +29,28 @@ MAX_CANDIDATES = 10_000
 
 METHODS = ("greedy", "k-means")
 
-JITTER = 1e-11
-"""Relative jitter of the covariance of inducing points. Less would make the bound more accurate,
-but its gradient so noisy that L-BFGS ends early: with 1e-13, a fit ended 0.016 nats short."""
-
 
 class Features(ABC):
-    """Features of rows, f(x) = L^-1 cross(x)."""
+    """Features of rows, f(x) = W^T cross(x)."""
 
     points: Callable[[], tf.Tensor] | None = None
     """Gives inducing points [R, D], where there are some."""
 
     @abstractmethod
     def cross(self, X: TensorType) -> tf.Tensor:
-        """[R, batch..., N], covariance of inducing variables and rows: L times the features."""
+        """[R, batch..., N], covariance of inducing variables and rows."""
 
     @abstractmethod
     def diagonal(self, X: TensorType) -> tf.Tensor:
         """[N], k(x, x)."""
 
     @abstractmethod
-    def factor(self) -> tf.Tensor:
-        """[R, R], L, in float64."""
+    def variance(self) -> tf.Tensor:
+        """[R, R], covariance of the inducing variables."""
+
+    @abstractmethod
+    def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
+        """[R, R], W, in float64: a root of the inverse of :meth:`variance`."""
 
 
 class InducingFeatures(Features):
@@ -90,11 +90,8 @@ class InducingFeatures(Features):
         return covariances.Kuu(self.inducing_variable, self.kernel, jitter=0.0)
 
     @check_shapes("return: [M, M]")
-    def factor(self) -> tf.Tensor:
-        """L. Its jitter is far below GPflow's, and enough for points that coincide."""
-        Kuu = self.variance()
-        jitter = max(JITTER, 100.0 * float(np.finfo(Kuu.dtype.as_numpy_dtype).eps))
-        return cholesky_with_jitter(tf.cast(Kuu, tf.float64), jitter)
+    def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
+        return inverse_root(self.variance(), python_callback=python_callback)
 
 
 class LinearFeatures(Features):
@@ -116,7 +113,7 @@ class LinearFeatures(Features):
 
     @check_shapes("X: [batch..., N, D]", "return: [R, batch..., N]")
     def cross(self, X: TensorType) -> tf.Tensor:
-        """The features themselves: L is the identity."""
+        """The features themselves: W is the identity."""
         F = self(X)
         rank = tf.rank(F)
         return tf.transpose(F, tf.concat([[rank - 1], tf.range(rank - 1)], axis=0))
@@ -124,8 +121,11 @@ class LinearFeatures(Features):
     def diagonal(self, X: TensorType) -> tf.Tensor:
         return tf.reduce_sum(tf.square(self(X)), axis=-1)
 
-    def factor(self) -> tf.Tensor:
+    def variance(self) -> tf.Tensor:
         return tf.eye(self.num_features, dtype=tf.float64)
+
+    def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
+        return self.variance()
 
 
 def linear_parts(kernel: Kernel) -> list[Kernel] | None:

@@ -77,6 +77,15 @@ class ArrayRows(Rows):
     def _tensor(self, array: AnyNDArray) -> tf.Tensor:
         return tf.constant(np.asarray(array), self.dtype)
 
+    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> "ArrayRows":
+        """These rows and some more, as new arrays."""
+        if isinstance(self.X, np.memmap) or isinstance(self.Y, np.memmap):
+            raise ValueError(
+                "X or Y is mapped from a file, and would have to be read whole: append the rows to"
+                " the file, and build the model again."
+            )
+        return ArrayRows(np.vstack([self.X, X]), np.vstack([self.Y, Y]), self.chunk_rows)
+
 
 class TensorRows(Rows):
     """Tensors, or variables that may change, in one chunk."""
@@ -122,6 +131,13 @@ class DatasetRows(Rows):
         dtype = self.dtype
         cast = lambda X, Y: (tf.cast(X, dtype), tf.cast(Y, dtype))  # noqa: E731
         return iter(self.dataset.shard(num_shards, shard).map(cast).prefetch(2))
+
+    def with_more(self, X: AnyNDArray, Y: AnyNDArray) -> "DatasetRows":
+        """The same stream, and at its end some more rows."""
+        types = [part.dtype for part in self.dataset.element_spec]
+        more = tuple(tf.cast(part, kind) for part, kind in zip((X, Y), types, strict=True))
+        last = tf.data.Dataset.from_tensor_slices(more).batch(self.chunk_rows)
+        return DatasetRows(self.dataset.concatenate(last), self.chunk_rows)
 
     def arrays(self) -> Chunk:
         """Raise: a stream may not fit into memory."""

@@ -70,7 +70,7 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     root = tf.where(spanned, tf.math.rsqrt(tf.where(spanned, lam, tf.ones_like(lam))), lam)
     Yr = root[:, None] * tf.matmul(E, statistics.FY, transpose_a=True)
     slack = statistics.trace - tf.linalg.trace(statistics.FF)
-    rounding = 1e-13 * statistics.trace
+    rounding = 1e-14 * statistics.trace
     spectrum = Spectrum(
         lam=lam,
         Yr=Yr,
@@ -179,14 +179,13 @@ def statistics_gradient(
     g, s = tf.gather(weights, tasks), tf.gather(sigma2, tasks)
     rotated = tf.matmul(tf.sqrt(spectrum.lam)[:, None] * spectrum.Yr, V, transpose_b=True)
     H = tf.matmul(E, tf.gather(b / sigma2 * d, tasks, axis=1) * rotated)  # columns h_v
-    has_slack = tf.cast(spectrum.slack > 0, tf.float64)
-    by_trace = -0.5 * has_slack * tf.reduce_sum(weights * b / sigma2)
-    shrink = tf.linalg.matvec(d, weights * b)
-    by_FF = -0.5 * (
-        tf.matmul(H * (g * s), H, transpose_b=True) + tf.matmul(E * shrink, E, transpose_b=True)
-    )
+    has_slack = spectrum.slack > 0
+    by_trace = -0.5 * tf.cast(has_slack, tf.float64) * tf.reduce_sum(weights * b / sigma2)
+    ratio = spectrum.lam[:, None] * b / sigma2  # d * ratio = 1 / sigma2 - d, without cancellation
+    by_lam = tf.linalg.matvec(d * tf.where(has_slack, ratio, -tf.ones_like(d)), weights * b)
+    by_H = tf.matmul(H * (g * s), H, transpose_b=True)
     return Statistics(
-        FF=by_FF - by_trace * tf.eye(tf.shape(E)[0], dtype=E.dtype),
+        FF=0.5 * (tf.matmul(E * by_lam, E, transpose_b=True) - by_H),
         FY=tf.matmul(H * g, V),
         YY=-0.5 * tf.matmul(V * (g / s)[:, None], V, transpose_a=True),
         trace=by_trace,

@@ -17,68 +17,69 @@ from gpflow.base import TensorType
 from gpflow.mean_functions import MeanFunction
 
 from ..graphs import compiled
+from ..linalg import inverse_root_gradient
 from .features import Features
 from .rows import Rows, sum_over_rows
 from .statistics import Statistics, row_statistics
 
 
 class RowWeights(NamedTuple):
-    """Derivatives of the objective with respect to sums over rows of K_mn and Y."""
+    """What the derivatives of the objective by K_mn and by the targets of a row are made of."""
 
-    cross: tf.Tensor  # [R, R], by K_mn K_nm, twice
-    target: tf.Tensor  # [R, T], by K_mn Y
-    YY: tf.Tensor  # [T, T], by Y^T Y, twice
+    whitening: tf.Tensor  # [R, R], W
+    cross: tf.Tensor  # [R, R], by K_mn, times F^T
+    target: tf.Tensor  # [R, T], by K_mn, times Y^T
+    FY: tf.Tensor  # [R, T], by Y, times F
+    YY: tf.Tensor  # [T, T], by Y, times Y
     trace: tf.Tensor  # [], by the trace of K
 
 
-@check_shapes("X: [N, D]", "Y: [N, T]", "L_inverse: [R, R]")
+@check_shapes("X: [N, D]", "Y: [N, T]", "W: [R, R]")
 def chunk_statistics(
     features: Features,
     mean_function: MeanFunction,
-    L_inverse: TensorType,
+    W: TensorType,
     X: TensorType,
     Y: TensorType,
 ) -> Statistics:
     """Statistics of some rows."""
-    Kmn = tf.cast(features.cross(X), tf.float64)
-    F = tf.matmul(Kmn, L_inverse, transpose_a=True, transpose_b=True)
+    F = tf.matmul(tf.cast(features.cross(X), tf.float64), W, transpose_a=True)
     return row_statistics(F, Y - mean_function(X), features.diagonal(X))
 
 
-@check_shapes("L: [R, R]", "return: [R, R]")
-def lower_inverse(L: TensorType) -> tf.Tensor:
-    """The inverse of a triangular matrix; a product with it is faster than a solve per chunk."""
-    return tf.linalg.triangular_solve(L, tf.eye(tf.shape(L)[0], dtype=L.dtype))
-
-
-@check_shapes("L: [R, R]")
-def row_weights(L: TensorType, gradient: Statistics) -> RowWeights:
+@check_shapes("W: [R, R]")
+def row_weights(W: TensorType, gradient: Statistics) -> RowWeights:
     r"""
-    Derivatives with respect to sums over rows, from those with respect to F^T F and F^T Y.
+    Weights of rows, from the gradient with respect to the statistics.
 
-    .. math:: F^\top F = L^{-1} K_{mn} K_{nm} L^{-\top}, \qquad F^\top Y = L^{-1} K_{mn} Y
+    .. math:: F = K_{nm} W, \qquad
+              \partial_{K_{mn}} = 2 W \partial_\Phi F^\top + W \partial_\Psi Y^\top, \qquad
+              \partial_Y = F \partial_\Psi + 2 Y \partial_\Gamma
+
+    F stands here and not K_mn, whose weights :math:`2 W \partial_\Phi W^\top` would be so large
+    that their rounding hides the gradient where inducing points are close to each other.
     """
-    L_inverse = lower_inverse(L)
-    inner = tf.matmul(gradient.FF, L_inverse)
     return RowWeights(
-        cross=2.0 * tf.matmul(L_inverse, inner, transpose_a=True),
-        target=tf.matmul(L_inverse, gradient.FY, transpose_a=True),
+        whitening=W,
+        cross=2.0 * tf.matmul(W, gradient.FF),
+        target=tf.matmul(W, gradient.FY),
+        FY=gradient.FY,
         YY=2.0 * gradient.YY,
         trace=gradient.trace,
     )
 
 
-@check_shapes("L: [R, R]", "return: [R, R]")
-def factor_gradient(L: TensorType, statistics: Statistics, gradient: Statistics) -> tf.Tensor:
+@check_shapes("W: [R, R]", "return: [R, R]")
+def variance_gradient(W: TensorType, statistics: Statistics, gradient: Statistics) -> tf.Tensor:
     r"""
-    Gradient with respect to L, which needs no pass over the rows.
+    Gradient with respect to K_mm, which needs no pass over the rows.
 
-    .. math:: \partial_L = -L^{-\top} (2 \, \partial_\Phi \Phi + \partial_\Psi \Psi^\top)
+    .. math:: \partial_{K_{mm}} = -\tfrac{1}{2} W (2 \Phi \, \partial_\Phi
+                                  + \Psi \, \partial_\Psi^\top) W^\top
     """
-    inside = 2.0 * tf.matmul(gradient.FF, statistics.FF)
-    inside += tf.matmul(gradient.FY, statistics.FY, transpose_b=True)
-    full = tf.linalg.triangular_solve(L, inside, adjoint=True)
-    return -tf.linalg.band_part(full, -1, 0)
+    inside = 2.0 * tf.matmul(statistics.FF, gradient.FF)
+    inside += tf.matmul(statistics.FY, gradient.FY, transpose_b=True)
+    return inverse_root_gradient(W, inside)
 
 
 @check_shapes("X: [N, D]", "Y: [N, T]", "return: []")
@@ -91,9 +92,11 @@ def chunk_surrogate(
 ) -> tf.Tensor:
     """A number whose gradient is the part of the objective's gradient due to some rows."""
     Kmn = tf.cast(features.cross(X), tf.float64)
+    F = tf.stop_gradient(tf.matmul(Kmn, weights.whitening, transpose_a=True))
     R = tf.cast(Y - mean_function(X), tf.float64)
-    by_cross = tf.matmul(weights.cross, Kmn) + tf.matmul(weights.target, R, transpose_b=True)
-    by_target = tf.matmul(Kmn, weights.target, transpose_a=True) + tf.matmul(R, weights.YY)
+    by_cross = tf.matmul(weights.cross, F, transpose_b=True)
+    by_cross += tf.matmul(weights.target, R, transpose_b=True)
+    by_target = tf.matmul(F, weights.FY) + tf.matmul(R, weights.YY)
     diagonal = tf.cast(features.diagonal(X), tf.float64)
     return (
         tf.reduce_sum(Kmn * tf.stop_gradient(by_cross))
@@ -122,8 +125,8 @@ class RowSums:
     ) -> None:
         self.rows, self.strategy, self.variables = rows, strategy, list(variables)
 
-        def statistics(L_inverse: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
-            return list(chunk_statistics(features, mean_function, L_inverse, X, Y))
+        def statistics(W: tf.Tensor, X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
+            return list(chunk_statistics(features, mean_function, W, X, Y))
 
         def gradient(weights: RowWeights, X: tf.Tensor, Y: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -138,15 +141,15 @@ class RowSums:
                 tf.TensorSpec([None, columns], rows.dtype)
                 for columns in (rows.num_inputs, rows.num_tasks)
             ]
-            weights = RowWeights(matrix, matrix, matrix, number)
+            weights = RowWeights(matrix, matrix, matrix, matrix, matrix, number)
             self._statistics = compiled(statistics, matrix, *rows_spec)
             self._gradient = compiled(gradient, weights, *rows_spec)
 
-    def statistics(self, L: TensorType) -> Statistics:
+    def statistics(self, W: TensorType) -> Statistics:
         """Statistics of all rows: one pass."""
-        R, T = L.shape[0], self.rows.num_tasks
+        R, T = W.shape[0], self.rows.num_tasks
         zero = [tf.zeros(shape, tf.float64) for shape in ([R, R], [R, T], [T, T], [], [])]
-        function = partial(self._statistics, lower_inverse(L))
+        function = partial(self._statistics, W)
         return Statistics(*sum_over_rows(self.rows, function, zero, self.strategy))
 
     def gradient(self, weights: RowWeights) -> list[tf.Tensor]:

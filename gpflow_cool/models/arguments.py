@@ -16,6 +16,12 @@ ONE_PER_COLUMN = ("lengthscales", "variance", "weight_variances")
 """Parameters of kernels that may have one entry per column."""
 
 
+def input_names(X: Any) -> tuple[str, ...] | None:
+    """Names of the inputs: the columns of a data frame X, else None."""
+    columns = getattr(X, "columns", None)
+    return None if columns is None else tuple(str(name) for name in columns)
+
+
 def check_kernel(kernel: Any, X: tf.Tensor | tf.Variable) -> Kernel:
     """Return `kernel` if it is a GPflow kernel over inputs alone, and fits the columns of X."""
     checks.kernel(kernel)

@@ -15,11 +15,11 @@ from ..chain.products import KroneckerProduct
 from ..chain.recovery import average_over_orders, some_orders
 from ..chain.starting import (
     chain_parameters,
+    check_offsets,
     fix_kernel_scale,
     mean_kernel_diagonal,
     mean_squares,
     task_scales,
-    warn_of_offsets,
 )
 from ..grid.axes import Grid
 from ..grid.kernels import grid_that_is_asked_for
@@ -110,7 +110,7 @@ class CoolMTGP(ChainModel, InMemoryModel):
         self.warn_of_separate_tasks()
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
-        warn_of_offsets(scales, mean_squares(residual))
+        check_offsets(scales, mean_squares(residual), has_exact_features=self.features is not None)
         variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)

@@ -15,11 +15,11 @@ from ..chain.products import decompose
 from ..chain.spectrum import Spectrum
 from ..chain.starting import (
     NOISE_FRACTION,
+    check_offsets,
     fix_kernel_scale,
     mean_kernel_diagonal,
     mean_squares,
     task_scales,
-    warn_of_offsets,
     warn_of_scales,
 )
 from ..joint.covariances import (
@@ -100,7 +100,7 @@ class KroneckerMTGP(InMemoryModel):
         super().__init__(data, kernel, mean_function, task_names)
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
-        warn_of_offsets(scales, mean_squares(residual))
+        check_offsets(scales, mean_squares(residual), has_exact_features=self.features is not None)
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             warn_of_scales(scales)

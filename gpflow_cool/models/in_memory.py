@@ -40,6 +40,7 @@ from ..lowrank.rows import TensorRows
 from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
 from ..saving.models import Document
 from ..saving.modules import Reader, Writer
+from .arguments import input_names
 from .base import MultitaskModel
 from .data import (
     Completions,
@@ -71,6 +72,7 @@ class InMemoryModel(MultitaskModel):
         names = checks.task_names(task_names, data, int(Y.shape[1]))
         check_targets(Y)
         super().__init__((X, Y), kernel, mean_function, names)
+        self.input_names = input_names(data[0])
         self.task_column = -1
         self.grid = self._find_grid()
         self.observed = checks.observed_entries(Y)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow import set_trainable
-from gpflow.base import AnyNDArray, RegressionData, TensorData
+from gpflow.base import AnyNDArray, InputData, RegressionData, TensorData
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
@@ -15,15 +15,25 @@ from gpflow.mean_functions import MeanFunction
 from .. import checks
 from ..chain.likelihood import LEARNING
 from ..chain.spectrum import Spectrum
-from ..chain.starting import chain_parameters, fix_kernel_scale, warn_of_offsets
+from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
 from ..joint.kronecker import JointSolution
+from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
-from ..lowrank.rows import CHUNK_ROWS, ArrayRows, DatasetRows, check_chunk, make_rows, summarise
+from ..lowrank.rows import (
+    CHUNK_ROWS,
+    ArrayRows,
+    DatasetRows,
+    Summary,
+    check_chunk,
+    make_rows,
+    summarise,
+)
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.streamed import StreamedLoss
+from .arguments import input_names
 from .chain import ChainModel
 
 
@@ -32,7 +42,7 @@ class SparseCoolMTGP(ChainModel):
     r"""
     :class:`gpflow_cool.CoolMTGP` for many rows, which it sees through M inducing points.
 
-    .. math:: K \approx F F^\top, \qquad F = K_{nm} L^{-\top}, \qquad L L^\top = K_{mm}
+    .. math:: K \approx F F^\top, \qquad F = K_{nm} W, \qquad W W^\top = K_{mm}^{-1}
 
     The objective is that of CoolMTGP with :math:`F F^\top` for K, less
     :math:`\tfrac{1}{2} (b_t / \sigma^2_t) \, \mathrm{tr}(K - F F^\top)` for each task: the bound of
@@ -93,14 +103,47 @@ class SparseCoolMTGP(ChainModel):
         user_data = (None, None) if isinstance(data, tf.data.Dataset) else data
         names = checks.task_names(task_names, user_data, rows.num_tasks)
         super().__init__(first, kernel, mean_function, names)
+        self.input_names = input_names(user_data[0])
         self.inducing_variable = as_inducing_variable(inducing_variable, rows.num_inputs)
-        self._rows = rows
-        summary = summarise(rows, self._centred, self.features.diagonal)
-        self.num_rows, self._scales = summary.num_rows, summary.scales
-        warn_of_offsets(summary.scales, summary.mean_squares)
-        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
+        summary = self._take(rows)
+        check_offsets(summary.scales, summary.mean_squares)
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         fix_kernel_scale(kernel)
+
+    def _take(self, rows: ArrayRows | DatasetRows) -> Summary:
+        """Make these the rows of the model, if they are as they should be."""
+        summary = summarise(rows, self._centred, self.features.diagonal)
+        self._rows = rows
+        self.num_rows, self._scales = summary.num_rows, summary.scales
+        self.data = (tf.constant(summary.X), tf.constant(summary.Y))
+        return summary
+
+    def add_rows(self, X: InputData, Y: InputData) -> None:
+        """
+        Take rows into the model for good, at the end of the others. Nothing is trained: a
+        :meth:`fit` that follows starts from the present parameters and inducing points.
+
+        >>> import gpflow, numpy as np
+        >>> from gpflow_cool import SparseCoolMTGP
+        >>> X = np.linspace(0, 1, 500)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+        >>> model = SparseCoolMTGP((X[:400], Y[:400]), kernel, X[::50])
+        >>> model.add_rows(X[400:], Y[400:])
+        >>> model.num_rows
+        500
+
+        Arrays are copied, and a `tf.data.Dataset` is continued. Arrays that are mapped from a file
+        are refused. Posteriors made before do not know the rows. Where new rows lie far from all
+        inducing points, choose these anew and build another model.
+
+        :param X: [q, D].
+        :param Y: [q, T], without missing targets.
+        """
+        X, Y = new_rows(X, Y, self._num_inputs, self.num_tasks, self.dtype)
+        if Y.shape.rank != 2:
+            raise ValueError(f"Ynew has shape {tuple(Y.shape)}: pass [q, {self.num_tasks}].")
+        self._take(self.rows.with_more(X.numpy(), Y.numpy()))
 
     @property
     def rows(self) -> ArrayRows | DatasetRows:
@@ -138,11 +181,11 @@ class SparseCoolMTGP(ChainModel):
                 "Data that is read in chunks does not go into a tf.function: call this eagerly, and"
                 " train with fit(), whose passes over the data keep no chunk."
             )
-        return self._pass(self.features.factor())
+        return self._pass(self.features.whitening(python_callback=True))
 
-    def _pass(self, L: tf.Tensor) -> Statistics:
+    def _pass(self, W: tf.Tensor) -> Statistics:
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
-        return sums.statistics(L)
+        return sums.statistics(W)
 
     def profile(self) -> StreamedLoss:
         return StreamedLoss(self, solve=True)
@@ -156,12 +199,11 @@ class SparseCoolMTGP(ChainModel):
         spectrum.
 
         With :math:`F^\top F = E \, \mathrm{diag}(\lambda) E^\top`, the former is
-        :math:`L^{-\top} E \, \mathrm{diag}(\lambda)^{1/2}`.
+        :math:`W E \, \mathrm{diag}(\lambda)^{1/2}`.
         """
-        L = self.features.factor()
-        E, spectrum = decompose(self._pass(L))
-        U = tf.linalg.triangular_solve(L, E * tf.sqrt(spectrum.lam), adjoint=True)
-        return U, spectrum
+        W = self.features.whitening()
+        E, spectrum = decompose(self._pass(W))
+        return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum
 
     def joint_solution(self) -> JointSolution:
         return JointSolution(*(tf.cast(part, self.dtype) for part in super().joint_solution()))

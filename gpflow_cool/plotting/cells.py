@@ -5,6 +5,7 @@ A model here is anything that predicts: a model of this package or of GPflow (`p
 fitted estimator (`predict`), whose answers are in the user's units.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ def map_grid(
     inputs: tuple[int, int] = (0, 1),
     cells: int | tuple[int, int] = CELLS,
     at: ArrayLike | None = None,
+    ratio: float | None = 1.0,
 ) -> MapGrid:
     """
     Cells over the range of the data in two inputs, and a margin around it.
@@ -61,6 +63,8 @@ def map_grid(
     :param inputs: Numbers of the two inputs.
     :param cells: Number of cells along the longer side, with square cells; or along both sides.
     :param at: Values of all inputs, of which those of the others count; by default their means.
+    :param ratio: How long a unit of the first input is in units of the second; None if they have
+        different units.
     """
     X = np.asarray(X, dtype=float)
     columns = X[:, list(inputs)]
@@ -71,26 +75,74 @@ def map_grid(
             " inputs that do."
         )
     low, span = low - MARGIN * span, span * (1.0 + 2.0 * MARGIN)
-    W, H = cells if isinstance(cells, tuple) else side_lengths(span, cells)
+    W, H = cells if isinstance(cells, tuple) else side_lengths(span, cells, ratio)
     x, y = (a + s * (np.arange(n) + 0.5) / n for a, s, n in zip(low, span, (W, H), strict=True))
     points = np.tile(X.mean(axis=0) if at is None else np.asarray(at, dtype=float), [W * H, 1])
     points[:, inputs[0]], points[:, inputs[1]] = np.tile(x, H), np.repeat(y, W)
     return MapGrid(x, y, points)
 
 
-def side_lengths(span: ArrayLike, cells: int) -> tuple[int, int]:
+def side_lengths(span: ArrayLike, cells: int, ratio: float | None = 1.0) -> tuple[int, int]:
     """
-    Numbers of cells along two sides, `cells` along the longer one, so that cells are square; where
-    one side is more than ten times as long (other units), the same number along both.
+    Numbers of cells along two sides, `cells` along the longer one, so that cells are square; the
+    same number along both where units differ, or one side is more than ten times as long.
 
     >>> side_lengths([10.0, 5.0], 100), side_lengths([1000.0, 5.0], 100)
     ((100, 50), (100, 100))
     """
-    width, height = np.asarray(span, dtype=float)
-    if not 0.1 <= width / height <= 10.0:
+    width, height = np.asarray(span, dtype=float) * [ratio or 0.0, 1.0]
+    if not is_picture(width, height):
         return cells, cells
     longest = max(width, height)
     return max(1, round(cells * width / longest)), max(1, round(cells * height / longest))
+
+
+def is_picture(width: float, height: float) -> bool:
+    """Whether two sides in the same unit make a picture, and not a strip."""
+    return 0.1 * height <= width <= 10.0 * height
+
+
+PARTNERS = [("x", "y"), ("y", "z"), ("x", "z"), ("easting", "northing"), ("east", "north")]
+"""Names of axes of places, or parts of such names."""
+
+DEGREES = ({"lon", "long", "lng", "longitude"}, {"lat", "latitude"})
+
+
+@check_shapes("places: [N, 2]")
+def unit_ratio(names: tuple[str, str], places: AnyNDArray) -> float | None:
+    """
+    How long a unit of the first of two inputs is in units of the second, as their names tell.
+
+    It is the cosine of the mean latitude for longitude and latitude, 1 for names such as x and y or
+    two with the same unit in brackets, and None where the names do not tell.
+
+    >>> somewhere = np.array([[7.0, 60.0], [8.0, 60.0]])
+    >>> round(unit_ratio(("lon", "lat"), somewhere), 3), unit_ratio(("age", "dose"), somewhere)
+    (0.5, None)
+    >>> unit_ratio(("Xloc", "Yloc"), somewhere), unit_ratio(("top [m]", "reach [m]"), somewhere)
+    (1.0, 1.0)
+    """
+    first, second = (name.strip().lower() for name in names)
+    for pair, column, power in (((first, second), 1, 1.0), ((second, first), 0, -1.0)):
+        latitude = places[:, column]
+        if all(name in known for name, known in zip(pair, DEGREES, strict=True)):
+            cosine = np.cos(np.radians(latitude.mean()))
+            return float(cosine**power) if abs(latitude).max() < 90.0 else None
+    return 1.0 if have_one_unit(first, second) else None
+
+
+def have_one_unit(first: str, second: str) -> bool:
+    """Whether two names are those of axes with the same unit."""
+    units = [re.search(r"[(\[]([^)\]]+)[)\]]\s*$", name) for name in (first, second)]
+    if all(units):
+        return units[0].group(1) == units[1].group(1)  # type: ignore[union-attr]
+    if any(units):
+        return False
+    if re.sub(r"\d+", "", first) == re.sub(r"\d+", "", second):  # x0 and x1
+        return True
+    pairs = [*PARTNERS, *((b, a) for a, b in PARTNERS)]
+    swapped = (re.sub(rf"(?<![a-z]){a}|{a}(?![a-z])", b, first, count=1) for a, b in pairs)
+    return second != first and second in swapped
 
 
 # Predictions of any model -------------------------------------------------------------------------
@@ -157,6 +209,19 @@ def names_of(model: Any) -> tuple[list[str], list[str]]:
         [f"x{d}" for d in range(X.shape[1])] if inputs is None else [str(n) for n in inputs],
         [str(t) for t in range(Y.shape[1])] if tasks is None else [str(n) for n in tasks],
     )
+
+
+def centre_of(model: Any) -> AnyNDArray:
+    """[D], where inputs stand that a map does not vary: at their means, or a common category."""
+    if hasattr(model, "typical_inputs"):
+        return np.asarray(model.typical_inputs())
+    return data_of(model)[0].mean(axis=0)
+
+
+def date_inputs(model: Any) -> list[bool]:
+    """Which inputs are dates, as days since 1970."""
+    kinds = getattr(model, "encoded_kinds_", None)
+    return [kind == "date" for kind in kinds or [""] * data_of(model)[0].shape[1]]
 
 
 def number_of(name: int | str, names: Sequence[str], what: str) -> int:

@@ -17,13 +17,17 @@ from .axes import own_axes
 from .cells import (
     CELLS,
     MapGrid,
+    centre_of,
     data_of,
+    date_inputs,
+    is_picture,
     map_grid,
     names_of,
     number_of,
     predict_cells,
     probabilities,
     simulate_cells,
+    unit_ratio,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +64,7 @@ def plot_map(
     cells: int | tuple[int, int] = CELLS,
     at: ArrayLike | None = None,
     data: bool = True,
+    aspect: str | None = None,
 ) -> "Axes":
     """
     Map of one task over two inputs: its mean, its deviation, or the probability above a limit.
@@ -81,15 +86,18 @@ def plot_map(
     :param x: Number or name of the input that goes to the right; `y` goes upwards.
     :param cells: Number of cells along the longer side, or along both sides.
     :param at: Values of all inputs, of which those that are not on the map count; by default the
-        means of the data.
+        means of the data, and of categories the most frequent one.
     :param data: Whether the data are drawn on top, coloured by their value on a map of the mean.
+    :param aspect: "equal" if both inputs have the same unit, "auto" if not; by default what their
+        names tell, see :func:`gpflow_cool.plotting.cells.unit_ratio`.
     """
-    canvas = prepare(model, x, y, cells, at)
+    canvas = prepare(model, x, y, cells, at, aspect)
     layer = MapLayer(number_of(task, canvas.tasks, "task"), what, limit)
     check_layer(layer)
     (values,) = values_of_layers(model, canvas.grid.points, [layer], len(canvas.tasks))
     ax = own_axes((5.2, 4.4)) if ax is None else ax
     draw_layer(ax, canvas, values, layer, data)
+    show_dates(ax, canvas)
     ax.set(xlabel=canvas.labels[0], ylabel=canvas.labels[1])
     return ax
 
@@ -107,6 +115,7 @@ def plot_maps(
     cells: int | tuple[int, int] = CELLS,
     at: ArrayLike | None = None,
     data: bool = True,
+    aspect: str | None = None,
 ) -> "Figure":
     """
     Maps of several tasks side by side: one column per task, one row for each of `what`.
@@ -127,7 +136,7 @@ def plot_maps(
         cells and tasks.
     :param seed: Of the simulations. The other parameters are those of :func:`plot_map`.
     """
-    canvas = prepare(model, x, y, cells, at)
+    canvas = prepare(model, x, y, cells, at, aspect)
     names = canvas.tasks
     shown = range(len(names)) if tasks is None else [number_of(t, names, "task") for t in tasks]
     limits = {} if limits is None else limits
@@ -163,20 +172,37 @@ class Canvas(NamedTuple):
     labels: tuple[str, str]
     """Names of the two inputs."""
 
+    dates: tuple[bool, bool]
+    """Which of these are dates."""
+
+    ratio: float | None
+    """How long a unit of the first is in units of the second; None if their units differ."""
+
     tasks: list[str]
 
 
 def prepare(
-    model: Any, x: int | str, y: int | str, cells: int | tuple[int, int], at: ArrayLike | None
+    model: Any,
+    x: int | str,
+    y: int | str,
+    cells: int | tuple[int, int],
+    at: ArrayLike | None,
+    aspect: str | None,
 ) -> Canvas:
     """Names, data and cells of a map."""
     inputs, tasks = names_of(model)
     pair = (number_of(x, inputs, "input"), number_of(y, inputs, "input"))
     if pair[0] == pair[1]:
         raise ValueError(f"x and y are both {inputs[pair[0]]!r}: a map needs two inputs.")
-    X, Y = data_of(model)
-    labels = (inputs[pair[0]], inputs[pair[1]])
-    return Canvas(map_grid(X, pair, cells, at), X[:, list(pair)], Y, labels, tasks)
+    (X, Y), dates = data_of(model), date_inputs(model)
+    labels, places = (inputs[pair[0]], inputs[pair[1]]), X[:, list(pair)]
+    if aspect is not None:
+        checks.option(aspect, "aspect", ["equal", "auto"])
+    told = {"equal": 1.0, "auto": None}
+    ratio = unit_ratio(labels, places) if aspect is None else told[aspect]
+    grid = map_grid(X, pair, cells, centre_of(model) if at is None else at, ratio)
+    shown = (dates[pair[0]], dates[pair[1]])
+    return Canvas(grid, places, Y, labels, shown, ratio, tasks)
 
 
 def check_layer(layer: MapLayer) -> None:
@@ -212,10 +238,22 @@ def draw_layer(ax: "Axes", canvas: Canvas, values: AnyNDArray, layer: MapLayer, 
     )
     ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.02)
     ax.set_title(layer.title(canvas.tasks))
-    if 0.1 <= (np.ptp(canvas.places[:, 0]) / np.ptp(canvas.places[:, 1])) <= 10.0:
-        ax.set_aspect("equal")
+    width, height = np.ptp(canvas.places, axis=0)
+    if canvas.ratio is not None and is_picture(width * canvas.ratio, height):
+        ax.set_aspect(1.0 / canvas.ratio)
     if data:
         draw_data(ax, canvas, layer)
+
+
+def show_dates(ax: "Axes", canvas: Canvas) -> None:
+    """Label axes of days since 1970 as dates."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    for axis, is_date in zip((ax.xaxis, ax.yaxis), canvas.dates, strict=True):
+        if is_date:
+            locator = AutoDateLocator()
+            axis.set_major_locator(locator)
+            axis.set_major_formatter(ConciseDateFormatter(locator))
 
 
 def color_range(values: AnyNDArray, y: AnyNDArray, what: str) -> tuple[float, float]:
@@ -246,10 +284,11 @@ def panel_figure(
     from matplotlib.figure import Figure
 
     rows = len(panels) // columns
-    figure = Figure(figsize=(3.7 * columns, 3.1 * rows), layout="constrained")
+    figure = Figure(figsize=(3.7 * columns, 3.1 * rows), layout="compressed")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for ax, (layer, values) in zip(axes.flat, panels, strict=True):
         draw_layer(ax, canvas, values, layer, data and not layer.what.startswith("simulation"))
+    show_dates(axes[0, 0], canvas)  # all others share its axes
     for ax in axes[-1]:
         ax.set_xlabel(canvas.labels[0])
     for ax in axes[:, 0]:

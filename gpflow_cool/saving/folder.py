@@ -182,7 +182,7 @@ def read_regular(path: Path, limit: int | None = None) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(None, "it is no regular file", str(path))
+            raise OSError(None, "it is not a regular file", str(path))
         if limit is not None and found.st_size > limit:
             raise OSError(None, f"it has {found.st_size} bytes, more than {limit}", str(path))
         return file.read()
@@ -199,7 +199,7 @@ def read_arrays(raw: bytes, folder: str | os.PathLike[str]) -> dict[str, NDArray
     except (ValueError, OSError, EOFError, MemoryError, KeyError, zipfile.BadZipFile) as error:
         raise damaged(folder, f"{ARRAYS} cannot be read, {error}") from error
     if any(array.dtype.kind not in NUMBER_KINDS for array in found.values()):
-        raise damaged(folder, f"{ARRAYS} holds something that is no number")
+        raise damaged(folder, f"{ARRAYS} holds something that is not a number")
     return found
 
 

@@ -19,10 +19,13 @@ from ..training.relevance import (
     RELEVANCE,
     kernels_with_lengthscales,
     prior_around,
+    prior_cost,
     share_lengthscales,
 )
+from ..training.remarks import interpolates
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
+from .ranking import Candidate, Trained, best_of, charged, is_better
 
 MAX_ROWS = 1000
 """Beyond this many rows the choice is made on a sample of them."""
@@ -30,33 +33,10 @@ MAX_ROWS = 1000
 ENOUGH_COMPLETE = 50
 """If so many rows have all their targets, and they are a third of all, they make the choice."""
 
-CLEARLY = 2.0
-"""A difference of mean densities counts if it is more than so many standard errors."""
-
-ROUNDING = 1e-6
-"""Differences of log density per row that do not count: one kernel may become another."""
-
 PER_INPUT = ", a lengthscale per input"
 
 Maker = Callable[[RegressionData, Kernel], Any]
 """Makes a model of data, not trained yet."""
-
-
-class Candidate(NamedTuple):
-    """A kernel, and how well the model with it predicts rows that it was not given."""
-
-    name: str
-    log_density: float
-    """Mean over rows of the log density of a row's targets, given all the other rows."""
-
-    rmse: float
-    """Of every target predicted from the other rows, averaged over the tasks."""
-
-    log_evidence: float
-    num_parameters: int
-    seconds: float
-    error: str = ""
-    """Why the kernel could not be fitted."""
 
 
 class KernelTable(NamedTuple):
@@ -109,9 +89,11 @@ def choose_kernel(
     Fit a :class:`~gpflow_cool.CoolMTGP` with each of several kernels, and keep the best.
 
     Each kernel first has one lengthscale for all inputs. Kernels are compared by the density of
-    every row given all the other rows, which needs no second fit (`leave_one_out`). The first one
-    in the list that is not clearly worse than the best is chosen. It then gets one lengthscale per
-    input, pulled towards the common one, unless that makes rows less likely.
+    every row given all the other rows, which needs no second fit (`leave_one_out`). Of those that
+    are not clearly worse than the best, the one is chosen that explains the data best, charged for
+    its parameters (see :mod:`gpflow_cool.selection.ranking`). It then gets one lengthscale per
+    input, pulled towards the common one, unless that makes rows less likely, or the lengthscales
+    are decided by the prior more than by the data.
 
     >>> import numpy as np
     >>> from gpflow_cool import choose_kernel
@@ -187,14 +169,14 @@ def choose(
     options = {"seed": seed, "verbose": verbose, **final_options}
     with progress(verbose) as bar:
         trained = compare(kernels, lambda kernel: make((X[rows], Y[rows]), kernel), seed, bar)
-    best = first_of_the_best(trained)
+    best = best_of(trained)
     if best.failure is not None:
         raise no_kernel(trained)
     freed = None
     if relevance == "shrunk":
         freed = with_relevance(best, make, (X[rows], Y[rows]), options)
         trained += [] if freed is None else [freed]
-    chosen = freed if freed is not None and is_better(freed, best) else best
+    chosen = freed if freed is not None and pays(freed, best) else best
     model, history = chosen.model, chosen.history
     if len(rows) < len(X) or train_again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
@@ -206,18 +188,6 @@ def choose(
     return KernelChoice(model, history, table)
 
 
-class Trained(NamedTuple):
-    """A row of the table, with its model and the history of its training."""
-
-    row: Candidate
-    model: Any = None
-    history: Any = None
-    densities: AnyNDArray | None = None
-    """Log density of each row given the others."""
-
-    failure: Exception | None = None
-
-
 def no_kernel(trained: Sequence[Trained]) -> Exception:
     """What to raise if every kernel has failed; if all for the same reason, that reason."""
     reasons = [item.row.error for item in trained]
@@ -225,26 +195,6 @@ def no_kernel(trained: Sequence[Trained]) -> Exception:
         return trained[0].failure
     lines = (f"  {item.row.name}: {reason}" for item, reason in zip(trained, reasons, strict=True))
     return RuntimeError("\n".join(["No kernel could be fitted:", *lines]))
-
-
-def first_of_the_best(trained: Sequence[Trained]) -> Trained:
-    """
-    The first candidate that is not clearly worse than the one with the highest density: its mean
-    density per row is lower by at most `CLEARLY` standard errors of the difference.
-
-    Where rows cannot tell, the order of the candidates decides, from simple to less simple.
-    """
-    best = max(trained, key=lambda item: item.row.log_density)
-    return next(item for item in trained if not is_clearly_worse(item, best))
-
-
-def is_clearly_worse(item: Trained, best: Trained) -> bool:
-    """Whether rows are less likely under one model than under another, beyond chance."""
-    if item.densities is None or best.densities is None:
-        return item is not best
-    loss = best.densities - item.densities
-    error = np.std(loss) / np.sqrt(len(loss))
-    return bool(np.mean(loss) > CLEARLY * error + ROUNDING)
 
 
 def rows_of_choice(Y: AnyNDArray, max_rows: int, seed: int) -> AnyNDArray:
@@ -313,15 +263,22 @@ def scored(name: str, model: Any, history: History, started: float) -> Trained:
     if not np.isfinite(densities).all():
         raise FloatingPointError("a leave-one-out density is not finite")
     squares = np.square(left_out.mean.numpy() - model.data[1].numpy())
+    num_parameters = sum(int(np.size(p)) for p in model.trainable_parameters)
+    log_evidence = float(model.log_marginal_likelihood())
+    # Where targets are missing the objective is of completed ones, which no two kernels share.
+    is_complete = model.observed is None
+    objective = float(model.maximum_log_likelihood_objective()) if is_complete else log_evidence
     row = Candidate(
         name,
         log_density=float(np.mean(densities)),
         rmse=float(np.mean(np.sqrt(np.nanmean(squares, axis=0)))),
-        log_evidence=float(model.log_marginal_likelihood()),
-        num_parameters=sum(int(np.size(p)) for p in model.trainable_parameters),
+        log_evidence=log_evidence,
+        num_parameters=num_parameters,
         seconds=time.perf_counter() - started,
+        score=charged(objective, num_parameters, len(densities)),
+        interpolates=interpolates(model),
     )
-    return Trained(row, model, history, densities)
+    return Trained(row, model, history, densities, objective=objective)
 
 
 def with_relevance(
@@ -334,14 +291,17 @@ def with_relevance(
     model = make(data, copy.deepcopy(best.model.kernel))
     try:
         history = uninterrupted(model.fit(relevance="shrunk", **options))
-        return scored(name, model, history, started)
+        freed = scored(name, model, history, started)
+        return freed._replace(row=freed.row._replace(score=None))
     except (TrainingFailed, ArithmeticError) as error:
         return failed(name, started, error)
 
 
-def is_better(freed: Trained, best: Trained) -> bool:
-    """Whether rows are at least as likely with one lengthscale per input."""
-    return freed.row.log_density >= best.row.log_density
+def pays(freed: Trained, best: Trained) -> bool:
+    """Whether a kernel is taken with one lengthscale per input; see :func:`.is_better`."""
+    if freed.failure is not None:
+        return False
+    return is_better(freed, best, prior_cost(freed.model.kernel, best.model.kernel))
 
 
 def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:
@@ -369,8 +329,8 @@ def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:
 def table_lines(table: KernelTable) -> list[str]:
     """A table as lines of text, the chosen kernel marked."""
     width = max(len(row.name) for row in table.candidates)
-    head = f"  {'kernel':{width}}  log density      RMSE  log evidence  parameters  seconds"
-    lines = [head]
+    columns = "log density      RMSE  log evidence      score  parameters  seconds"
+    lines = [f"  {'kernel':{width}}  {columns}"]
     for row in table.candidates:
         mark = "*" if row.name == table.chosen else " "
         if row.error:
@@ -378,7 +338,10 @@ def table_lines(table: KernelTable) -> list[str]:
             continue
         lines.append(
             f"{mark} {row.name:{width}}  {row.log_density:11.3f}  {row.rmse:8.4g}"
-            f"  {row.log_evidence:12.2f}  {row.num_parameters:10d}  {row.seconds:7.1f}"
+            f"  {row.log_evidence:12.2f}  {row.score_text:>9}  {row.num_parameters:10d}"
+            f"  {row.seconds:7.1f}"
         )
     lines.append(f"Every one of {table.num_rows} rows predicted from all the others; * is chosen.")
+    if any(row.interpolates for row in table.candidates):
+        lines.append("! passes through every target: taken only if all that are as good do.")
     return lines

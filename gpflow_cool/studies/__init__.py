@@ -49,7 +49,7 @@ def run(
     :raises StudyError: If the user can correct the cause; what was computed before is kept.
     """
     if name not in BY_NAME:
-        raise StudyError(f"{name!r} is no study. Choose one of {', '.join(STUDIES)}.")
+        raise StudyError(f"{name!r} is not a study. Choose one of {', '.join(STUDIES)}.")
     study = BY_NAME[name]
     known = ["out", "seed", "data", *study.options]
     unknown = [option for option in options if option not in known]

@@ -59,7 +59,7 @@ def needed_folder(data: str | PathLike[str] | None) -> Path:
     folder = data_folder(data)
     if folder is None:
         raise StudyError(
-            "This needs the Mulan regression sets, which are no part of the package: get them"
+            "This needs the Mulan regression sets, which are not part of the package: get them"
             " from the Mulan project or OpenML, and name their folder with --data FOLDER or the"
             f" environment variable {VARIABLE}. {FILES}"
         )

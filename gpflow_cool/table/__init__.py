@@ -1,1 +1,1 @@
-"""For people with a table of data: the scikit-learn estimator, files, evaluation, report."""
+"""For people with a table of data: the scikit-learn estimator, files, evaluation."""

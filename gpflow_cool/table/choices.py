@@ -38,6 +38,7 @@ def choose_model(
     inducing: int | None,
     learning: str,
     task_names: Sequence[str],
+    input_names: Sequence[str] | None = None,
 ) -> CoolMTGP | SparseCoolMTGP:
     """
     A model of the data, not trained yet.
@@ -48,8 +49,9 @@ def choose_model(
     X, Y = data
     on_grid = inducing is None and grid_that_pays(kernel, X) is not None
     points = 0 if on_grid else num_inducing(len(X), kernel, inducing)
+    options: dict[str, Any] = {"learning": learning, "task_names": task_names}
     if points == 0:
-        return CoolMTGP(data, kernel, learning=learning, task_names=task_names)
+        return with_input_names(CoolMTGP(data, kernel, **options), input_names)
     if np.isnan(Y).any():
         raise ValueError(
             f"{missing_sentence(len(X), np.isnan(Y).any(axis=1).sum(), points)} Pass inducing=0 for"
@@ -60,7 +62,13 @@ def choose_model(
     if isinstance(guess, Stationary) and np.all(guess.lengthscales.numpy() == 1.0):  # not learnt
         guess.lengthscales.assign(np.full(guess.lengthscales.shape, half_median_distance(X)))
     Z = choose_inducing_points(X, guess, points)
-    return SparseCoolMTGP(data, kernel, Z, learning=learning, task_names=task_names)
+    return with_input_names(SparseCoolMTGP(data, kernel, Z, **options), input_names)
+
+
+def with_input_names(model: Any, names: Sequence[str] | None) -> Any:
+    """The model, whose inputs have names that TensorBoard shows."""
+    model.input_names = None if names is None else tuple(names)
+    return model
 
 
 def is_big_grid(X: AnyNDArray) -> bool:

@@ -6,33 +6,21 @@ a table was encoded is part of the saved model, so that new rows are encoded in 
 """
 
 import datetime
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import Numbers, TableError, decimal_comma, to_number
+from .cells import EPOCH, GAP, Place, gaps_of, holds_words, kind_of, read_cells
+from .files import Numbers, TableError
 
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
 """Name -> cells, one per row."""
 
-Place = Callable[[int, str], str]
-"""Where a cell is, for messages: row, counted from 0, and column."""
-
 MISSING_INPUTS = ("refuse", "fill", "drop")
-GAP = "(missing)"
-"""The category of a cell that is empty."""
-
-MOSTLY = 0.5
-"""A column of which at least this part are numbers is meant to hold numbers."""
-
 FEW_ROWS, MAX_CATEGORIES = 10, 1000
 """Beyond so many rows, categories may be no more than half the rows, and never more than these."""
-
-EPOCH = datetime.datetime(1970, 1, 1)
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 
 
 class Coding(NamedTuple):
@@ -40,11 +28,11 @@ class Coding(NamedTuple):
 
     name: str
     kind: str
-    """"number", "date" (days since 1970) or "category" (one indicator per category)."""
+    """"number", "date" (days since 1970), "duration" (days) or "category" (one indicator each)."""
 
     categories: tuple[str, ...] = ()
     fill: float = 0.0
-    """What stands for a gap in a column of numbers or dates: the median of the others."""
+    """What stands for a gap in a column that holds no categories: the median of the others."""
 
     flag: bool = False
     """Whether another column tells where the gaps were."""
@@ -65,6 +53,18 @@ class Coding(NamedTuple):
     def indicators(self) -> list[bool]:
         """Which inputs are 0 or 1 by their meaning, and keep that scale."""
         return [self.kind == "category" or n > 0 for n in range(len(self.inputs))]
+
+    def shown(self, value: float) -> str:
+        """
+        A value of the column as people write it.
+
+        >>> Coding("day", "date").shown(1.0), Coding("t", "duration").shown(1.5)
+        ('1970-01-02', '1.5 days')
+        """
+        if self.kind == "date":
+            moment = EPOCH + datetime.timedelta(days=value)
+            return moment.isoformat(" ", "minutes").removesuffix(" 00:00")
+        return f"{value:g} days" if self.kind == "duration" else f"{value:g}"
 
     def encode(self, values: NDArray[Any]) -> Numbers:
         """
@@ -100,18 +100,52 @@ class Encoding(NamedTuple):
         """The inputs of new rows; a cell that does not serve is refused."""
         parts: list[Numbers] = []
         remarks: list[str] = []
+        gaps_by_name: dict[str, NDArray[np.bool_]] = {}
         complete = np.ones(len(next(iter(columns.values()))), dtype=bool)
         for coding in self.codings:
             values = read_cells(coding.name, coding.kind, columns[coding.name], place)
             gaps = gaps_of(values)
+            gaps_by_name[coding.name] = gaps
             complete &= ~gaps
             if self.missing == "refuse" and gaps.any():
                 raise TableError(gap_message(gaps, coding.name, place))
             if coding.kind == "category":
                 remarks += unknown_remarks(coding, values[~gaps] if gaps.any() else values)
             parts.append(coding.encode(values))
+        if self.missing == "fill":
+            remarks += self.new_gap_remarks(gaps_by_name)
         whole = self.missing != "drop"
         return Encoded(np.hstack(parts), complete | whole, tuple(remarks))
+
+    def typical(self, mean: Numbers) -> Numbers:
+        """
+        Inputs [D] of a typical row: the most frequent categories, no gap, else the means.
+
+        >>> hue = Coding("hue", "category", ("blue", "red"))
+        >>> Encoding((hue, Coding("size", "number")), "refuse").typical(np.array([0.2, 0.8, 3.5]))
+        array([0. , 1. , 3.5])
+
+        :param mean: [D], means of encoded rows.
+        """
+        typical, start = np.where(self.indicators, 0.0, mean), 0
+        for coding in self.codings:
+            count = len(coding.inputs)
+            if coding.kind == "category" and count:
+                typical[start + int(np.argmax(mean[start : start + count]))] = 1.0
+            start += count
+        return typical
+
+    def new_gap_remarks(self, gaps: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+        """What to say of gaps that no flag tells of, since the fit has not seen such ones."""
+        flags = [gaps[coding.name] for coding in self.codings if coding.flag]
+        told = np.any(flags, axis=0) if flags else False
+        remarks = []
+        for coding in self.codings:
+            is_category = coding.kind == "category"
+            new = gaps[coding.name] & (GAP not in coding.categories if is_category else ~told)
+            if not coding.flag and new.any():
+                remarks.append(new_gap_remark(coding, int(new.sum())))
+        return remarks
 
     def to_json(self) -> dict[str, Any]:
         """The encoding as plain data."""
@@ -178,31 +212,6 @@ def learn_encoding(
     return Encoding(tuple(codings), missing)
 
 
-def kind_of(name: str, cells: Sequence[Any] | NDArray[Any], place: Place) -> str:
-    """What a column holds: "number", "date" or "category"."""
-    dtype = getattr(cells, "dtype", None)
-    if dtype is not None and dtype.kind in "biufmM":
-        return "date" if dtype.kind == "M" else "number"
-    numbers = [to_number(cell) for cell in cells]
-    if None not in numbers:
-        return "number"
-    words = [row for row, number in enumerate(numbers) if number is None]
-    if all(to_days(cells[row]) is not None for row in words):
-        known = sum(number is None or number == number for number in numbers)
-        if len(words) == known:
-            return "date"
-    known = sum(number is not None and number == number for number in numbers)
-    if known >= MOSTLY * (known + len(words)):
-        cell = cells[words[0]]
-        raise TableError(
-            f"{place(words[0], name)}: {str(cell)[:40]!r} is not a number, but {known} other"
-            f" {'cell' if known == 1 else 'cells'} of the column {'is' if known == 1 else 'are'}."
-            " Mend the cell, or leave the column out, or declare it to hold categories"
-            f" (--categorical; pandas: astype('category')).{decimal_comma(cell)}"
-        )
-    return "category"
-
-
 def check_categories(name: str, labels: Sequence[str], num_rows: int) -> None:
     """Raise if a column of words looks like a name of each row."""
     half = num_rows > FEW_ROWS and 2 * len(labels) > num_rows
@@ -214,89 +223,7 @@ def check_categories(name: str, labels: Sequence[str], num_rows: int) -> None:
         )
 
 
-# Cells ---------------------------------------------------------------------------------------
-
-
-def read_cells(
-    name: str, kind: str, cells: Sequence[Any] | NDArray[Any], place: Place
-) -> NDArray[Any]:
-    """Cells [N] as numbers, NaN for gaps, or as labels of categories."""
-    if kind == "category":
-        return np.array([label_of(cell) for cell in cells], dtype=object)
-    dtype = getattr(cells, "dtype", None)
-    if dtype is not None and dtype.kind in "mM" and kind == "date":
-        days = np.asarray(cells).astype("datetime64[us]") - np.datetime64(EPOCH, "us")
-        return np.asarray(days / np.timedelta64(1, "D"), dtype=np.float64)
-    if dtype is not None and dtype.kind in "biuf" and kind == "number":
-        values = np.asarray(cells, dtype=np.float64)
-    else:
-        values = np.array([cell_value(row, cells, name, kind, place) for row in range(len(cells))])
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise TableError(f"{place(int(infinite[0]), name)}: the number is infinite.")
-    return values
-
-
-def cell_value(row: int, cells: Any, name: str, kind: str, place: Place) -> float:
-    """A cell as a number or as days, NaN if it is empty."""
-    cell = cells[row]
-    number = to_number(cell)
-    if number is not None and (kind == "number" or number != number):
-        return number
-    days = to_days(cell) if kind == "date" else None
-    if days is None:
-        what = "a number" if kind == "number" else "a date such as 2026-03-01"
-        raise TableError(
-            f"{place(row, name)}: {str(cell)[:40]!r} is not {what}. Mend the cell, or leave the"
-            f" column out.{decimal_comma(cell)}"
-        )
-    return days
-
-
-def to_days(cell: Any) -> float | None:
-    """
-    A date, with or without a time, as days since 1970; None for anything else.
-
-    >>> to_days("1970-01-02"), to_days("1970-01-02 12:00"), to_days("2 January")
-    (1.0, 1.5, None)
-    """
-    if isinstance(cell, np.datetime64):
-        return float((cell - np.datetime64(EPOCH)) / np.timedelta64(1, "D"))
-    if isinstance(cell, str):
-        text = cell.strip()
-        if not DATE.fullmatch(text):
-            return None
-        try:
-            cell = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-        except ValueError:
-            return None
-    if isinstance(cell, datetime.datetime):
-        if cell.tzinfo is not None:
-            cell = cell.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-        return (cell - EPOCH) / datetime.timedelta(days=1)
-    return float((cell - EPOCH.date()).days) if isinstance(cell, datetime.date) else None
-
-
-def label_of(cell: Any) -> str:
-    """
-    The category that a cell names; 1, 1.0 and "1" are the same one.
-
-    >>> label_of(" red "), label_of(1.0), label_of("1"), label_of(None)
-    ('red', '1', '1', '(missing)')
-    """
-    number = to_number(cell)
-    if number is None:
-        return str(cell).strip()
-    if number != number:
-        return GAP
-    if isinstance(cell, str):  # postcodes: "0123" is not 123
-        return cell.strip()
-    return str(cell) if isinstance(cell, int | np.integer) else f"{number:.15g}"
-
-
-def gaps_of(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """[N], where what :func:`read_cells` returns has gaps."""
-    return values == GAP if values.dtype == object else np.isnan(values)
+# Remarks -------------------------------------------------------------------------------------
 
 
 def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
@@ -305,9 +232,23 @@ def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
     more = f" ({len(rows)} such cells in the column)" if len(rows) > 1 else ""
     return (
         f"{place(int(rows[0]), name)}: the cell is empty{more} (NaN). Say what to do about gaps in"
-        ' inputs: missing_inputs="fill" fills them and adds a flag, "drop" leaves their rows out'
-        " (--missing-inputs). If the column is to be predicted, make it a target (--targets); or"
-        " leave it out (--exclude)."
+        ' inputs: --missing-inputs fill (in Python missing_inputs="fill") fills them and adds a'
+        " flag, drop leaves their rows out. If the column is to be predicted, make it a target"
+        " (--targets); or leave it out (--exclude)."
+    )
+
+
+def new_gap_remark(coding: Coding, count: int) -> str:
+    """What to say of gaps in a column that had none in the fit."""
+    cells = "cell is" if count == 1 else "cells are"
+    taken = (
+        "taken as of none of its categories"
+        if coding.kind == "category"
+        else f"filled with the median of the fit, {coding.shown(coding.fill)}"
+    )
+    return (
+        f"Column {coding.name!r} had no such gap in the fit, so that the model has not learned what"
+        f" one means: {count} empty {cells} {taken}."
     )
 
 
@@ -342,18 +283,6 @@ class RawTable(NamedTuple):
         return not self.categorical and not any(map(holds_words, self.columns.values()))
 
 
-def holds_words(cells: NDArray[Any]) -> bool:
-    """Whether a column holds dates, or text that is not a number."""
-    if cells.dtype.kind == "M":
-        return True
-    if cells.dtype.kind not in "OUS":
-        return False
-    return any(
-        isinstance(cell, str | datetime.date | np.datetime64) and to_number(cell) is None
-        for cell in cells
-    )
-
-
 def raw_table(X: Any) -> RawTable | None:
     """The columns of a frame, or of an array or list with two dimensions; else None."""
     if hasattr(X, "iloc") and hasattr(X, "columns"):
@@ -381,6 +310,8 @@ def column_array(series: Any) -> NDArray[Any]:
     kind = getattr(series.dtype, "kind", "O")
     if kind == "M":  # dates, also with a time zone
         series = series.dt.tz_convert(None) if getattr(series.dtype, "tz", None) else series
+        return np.asarray(series.to_numpy())
+    if kind == "m":
         return np.asarray(series.to_numpy())
     if kind in "biuf":
         return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))

@@ -108,9 +108,9 @@ class CoolMTGPRegressor(
     :param missing_inputs: What to do about gaps in inputs: "refuse" them, "fill" them with the
         column's median and add an input that flags them, or "drop" their rows from the fit.
     :param target_transform: "none", "log" or "yeo-johnson": how skewed targets are transformed
-        before a normal distribution is fitted to them, see docs/tables.md; for some targets only, a
-        dictionary of their names and transforms. Answers stay in the user's units. The covariances
-        after `fit` are those of the transformed targets.
+        before a normal distribution is fitted to them, see docs/guide/skewed.md. For some targets
+        only, pass a dictionary of their names and transforms. Answers stay in the user's units. The
+        covariances after `fit` are those of the transformed targets.
     :param restarts: How many times to train again from random parameters; the best fit is kept.
     :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
         the orders (None: those of seed 0).
@@ -177,19 +177,20 @@ class CoolMTGPRegressor(
         of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
         X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
         check_consistent_length(X, values)
-        keep_names(self, table, encoding)
+        input_names = keep_names(self, table, encoding)
         form = target_form(y, values)
         Y = values.reshape(len(X), -1)
         check_targets(Y, form.names)
         inputs = keep_indicators(scalings(X, Y, self.standardize)[0], encoding)
         Z = inputs.standardised(X)
         targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)
+        make = partial(self._make_model, task_names=form.names, input_names=input_names)
         random = self.restarts or np.isnan(Y).any()
         trained = train_model(
             (Z, targets.standardised(Y)),
             self.kernel,
             self.ard,
-            partial(self._make_model, task_names=form.names),
+            make,
             inducing=self.inducing,
             restarts=self.restarts,
             seed=drawn_seed(self.random_state) if random else None,

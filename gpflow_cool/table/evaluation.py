@@ -57,25 +57,11 @@ class MethodScores(NamedTuple):
     nlpd_rows: AnyNDArray
     """[N], the same of each row; NaN for a row with no target."""
 
+    error_rows: AnyNDArray
+    """[N], squared errors relative to those of the training mean, averaged over known tasks."""
+
     seconds: float
     """Time of all fits and predictions."""
-
-
-class Gain(NamedTuple):
-    """How much lower the joint NLPD per row is than with another method, and how sure that is."""
-
-    mean: float
-    standard_error: float
-
-    @property
-    def verdict(self) -> str:
-        """
-        >>> Gain(0.5, 0.1).verdict, Gain(0.1, 0.1).verdict
-        ('better', 'no clear difference')
-        """
-        if abs(self.mean) <= 2.0 * self.standard_error:
-            return "no clear difference"
-        return "better" if self.mean > 0 else "worse"
 
 
 Maker = Callable[..., Any]
@@ -220,12 +206,14 @@ def score_candidates(
             seconds[name] += time.perf_counter() - started
             progress(name)
     errors = {name: rmse_of_known(Y, mean[name]) for name in candidates}
+    base = rmse_of_known(Y, baseline)
     return {
         name: MethodScores(
             rmse=errors[name],
-            arrmse=float(np.mean(errors[name] / rmse_of_known(Y, baseline))),
+            arrmse=float(np.mean(errors[name] / base)),
             joint_nlpd=float(np.nanmean(nlpd[name])),
             nlpd_rows=nlpd[name],
+            error_rows=mean_of_known(((Y - mean[name]) / base) ** 2),
             seconds=seconds[name],
         )
         for name in candidates
@@ -278,6 +266,15 @@ def rmse_of_known(Y: AnyNDArray, mean: AnyNDArray) -> AnyNDArray:
     return np.sqrt(np.nanmean((Y - mean) ** 2, axis=0))
 
 
+@check_shapes("values: [N, T]", "return: [N]")
+def mean_of_known(values: AnyNDArray) -> AnyNDArray:
+    """Mean of each row over what is not NaN; NaN for a row that is all NaN."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=1)
+    total = np.where(known, values, 0.0).sum(axis=1)
+    return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+
+
 def fit_or_restart(model: Any) -> None:
     """
     Train; if that fails, train with restarts; if all fail, keep the best parameters seen.
@@ -292,78 +289,3 @@ def fit_or_restart(model: Any) -> None:
             trained = model.fit(verbose=0, restarts=3, seed=0)
     if any(history.interrupted for history in np.atleast_1d(trained)):
         raise KeyboardInterrupt
-
-
-def gain_over(other: MethodScores, cool: MethodScores) -> Gain:
-    """What Cool-MTGP gains in joint NLPD over another method, row by row."""
-    gain = other.nlpd_rows - cool.nlpd_rows
-    gain = gain[~np.isnan(gain)]
-    return Gain(float(np.mean(gain)), float(np.std(gain, ddof=1) / np.sqrt(len(gain))))
-
-
-# What was found -----------------------------------------------------------------------------------
-
-
-def comparison(
-    scores: dict[str, MethodScores],
-    targets: Sequence[str],
-    num_rows: int,
-    folds: int,
-    held_out: str = "at random",
-) -> dict[str, Any]:
-    """
-    What a comparison has found, as JSON.
-
-    :param held_out: How rows are chosen to be held out, in words.
-    """
-    gains = {name: gain_over(score, scores[COOL]) for name, score in scores.items() if name != COOL}
-    return {
-        "rows": num_rows,
-        "folds": folds,
-        "held_out": held_out,
-        "best": {
-            "joint_nlpd": min(scores, key=lambda name: scores[name].joint_nlpd),
-            "arrmse": min(scores, key=lambda name: scores[name].arrmse),
-        },
-        "scores": {
-            name: {
-                "rmse": dict(zip(targets, map(float, score.rmse), strict=True)),
-                "arrmse": score.arrmse,
-                "joint_nlpd": score.joint_nlpd,
-                "seconds": score.seconds,
-            }
-            for name, score in scores.items()
-        },
-        "gain_in_joint_nlpd": {
-            name: {**gain._asdict(), "verdict": gain.verdict} for name, gain in gains.items()
-        },
-    }
-
-
-def comparison_lines(found: dict[str, Any]) -> list[str]:
-    """The same as text."""
-    how = "" if found["held_out"] == "at random" else f", held out {found['held_out']}"
-    head = f"{found['rows']} rows, {found['folds']} folds{how}"
-    lines = [head, "", *score_table(found["scores"]), ""]
-    for name, gain in found["gain_in_joint_nlpd"].items():
-        lines.append(
-            f"Cool-MTGP against {name}: {gain['verdict']}, joint NLPD per row"
-            f" {'lower' if gain['mean'] >= 0 else 'higher'} by {abs(gain['mean']):.3f}"
-            f" (standard error {gain['standard_error']:.3f})"
-        )
-    best = found["best"]
-    lines.append(f"Lowest joint NLPD: {best['joint_nlpd']}. Lowest aRRMSE: {best['arrmse']}.")
-    return lines
-
-
-def score_table(scores: dict[str, dict[str, Any]]) -> list[str]:
-    """Lines of text with one row per method and one column per score."""
-    rows = [["", *(f"RMSE {n}" for n in scores[COOL]["rmse"]), "aRRMSE", "joint NLPD", "seconds"]]
-    for name, score in scores.items():
-        numbers = f"{score['arrmse']:.3f}", f"{score['joint_nlpd']:.3f}", f"{score['seconds']:.1f}"
-        rows.append([name, *(f"{value:.4g}" for value in score["rmse"].values()), *numbers])
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [
-        "  ".join([name.ljust(first), *map(str.rjust, cells, (max(10, w) for w in widths))])
-        for name, *cells in rows
-    ]

@@ -121,8 +121,11 @@ def check_names(names: Sequence[str], table: FileTable) -> None:
     """Raise unless every name is a column."""
     for name in names:
         if name not in table.columns:
-            known = ", ".join(table.names[:20]) + (", ..." if len(table.names) > 20 else "")
-            raise TableError(f"{table.path} has no column {name!r}. It has: {known}.")
+            shown = [f'"{known}"' if "," in known else known for known in table.names[:20]]
+            known = ", ".join(shown) + (", ..." if len(table.names) > 20 else "")
+            commas = any("," in part for part in table.names)
+            hint = " A name with a comma stands in double quotes." if commas else ""
+            raise TableError(f"{table.path} has no column {name!r}. It has: {known}.{hint}")
 
 
 # Reading -----------------------------------------------------------------------------------------

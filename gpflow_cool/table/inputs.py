@@ -64,12 +64,25 @@ def refuse_gaps(X: Any) -> None:
     )
 
 
-def keep_names(estimator: Any, X: Any, encoding: Encoding | None) -> None:
-    """Set the names of the user's own columns, where the fit has seen encoded ones."""
+def keep_names(estimator: Any, X: Any, encoding: Encoding | None) -> list[str] | None:
+    """
+    Set the names of the user's own columns, where the fit has seen encoded ones.
+
+    :return: As :func:`encoded_names`.
+    """
     from sklearn.utils.validation import validate_data
 
     if encoding is not None:
         validate_data(estimator, X, skip_check_array=True)
+    return encoded_names(estimator, encoding)
+
+
+def encoded_names(estimator: Any, encoding: Encoding | None) -> list[str] | None:
+    """Names of the inputs that the kernel sees; None where the user's inputs have none."""
+    if encoding is not None:
+        return encoding.inputs
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else [str(name) for name in names]
 
 
 def new_inputs(estimator: Any, X: Any, encoding: Encoding | None) -> AnyNDArray:

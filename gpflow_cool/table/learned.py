@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from ..selection.choice import PER_INPUT, Candidate, KernelTable
+from ..selection.choice import PER_INPUT, KernelTable
+from ..selection.ranking import Candidate
 from ..selection.relevance import input_relevance
 
 
@@ -47,15 +48,28 @@ def table_to_json(table: KernelTable | None) -> Any:
     """A table of kernels as plain data."""
     if table is None:
         return None
-    return {**table._asdict(), "candidates": [list(row) for row in table.candidates]}
+    rows = [[finite_or_none(value) for value in row] for row in table.candidates]
+    return {**table._asdict(), "candidates": rows}
+
+
+def finite_or_none(value: Any) -> Any:
+    """None for infinity and NaN, which a kernel has that failed, and JSON has not."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def table_from_json(saved: Any) -> KernelTable | None:
     """The inverse of :func:`table_to_json`."""
     if saved is None:
         return None
-    rows = tuple(Candidate(*row) for row in saved["candidates"])
+    rows = tuple(candidate_from_json(row) for row in saved["candidates"])
     return KernelTable(rows, str(saved["chosen"]), int(saved["num_rows"]))
+
+
+def candidate_from_json(row: Any) -> Candidate:
+    """A kernel of a saved table; one that failed has no numbers."""
+    if Candidate(*row).error:
+        row = [row[0], -np.inf, np.nan, np.nan, *row[4:]]
+    return Candidate(*row)
 
 
 def choice_sentence(table: KernelTable | None) -> str:

@@ -12,7 +12,6 @@ from ..joint.exceedance import WAYS, checked_limits
 from ..joint.simulation import simulate
 from .choices import drawn_seed
 from .columns import TargetForm, in_blocks, index_of
-from .draws import draw_rows
 from .transforms import Warping
 
 
@@ -86,12 +85,15 @@ class Places:
         :param include_noise: Whether to draw observations, or functions without noise.
         :return: [M, T, n_samples], or [M, n_samples] if y was one-dimensional.
         """
+        draws = self._draws(X, n_samples, random_state, include_noise)
+        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
+
+    def _draws(self, X: Any, n_samples: int, random_state: Any, noise: bool) -> AnyNDArray:
+        """[M, T, n_samples], draws in the targets' units."""
         Z = self._standardised_inputs(X)
         count = checks.positive_integer(n_samples, "n_samples")
-        seed = drawn_seed(random_state)
-        drawn = draw_rows(self.posterior_, Z, count, noise=include_noise, seed=seed)
-        draws = np.stack([self._targets.values(draw) for draw in drawn], axis=-1)
-        return draws[:, 0] if self._form.kind in ("vector", "series") else draws
+        drawn = simulate(self.posterior_, Z, count, drawn_seed(random_state), noise=noise)
+        return np.stack([self._targets.values(draw) for draw in drawn], axis=-1)
 
     def simulate(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> AnyNDArray:
         """
@@ -106,11 +108,7 @@ class Places:
         :param random_state: Seed or generator; None for other draws each time.
         :return: [M, T, n_samples], in the targets' units.
         """
-        Z = self._standardised_inputs(X)
-        count = checks.positive_integer(n_samples, "n_samples")
-        posterior, targets = self.posterior_, self._targets
-        draws = simulate(posterior, Z, count, drawn_seed(random_state))  # [S, M, T]
-        return np.stack([targets.values(draw) for draw in draws], axis=-1)
+        return self._draws(X, n_samples, random_state, False)
 
 
 def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
@@ -125,6 +123,7 @@ def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
     unknown = [name for name in limits if name not in names]
     if unknown:
         raise ValueError(
-            f"limits names {unknown[0]!r}, which is no target. The targets are: {', '.join(names)}."
+            f"limits names {unknown[0]!r}, which is not a target. The targets are:"
+            f" {', '.join(names)}."
         )
     return np.array([limits.get(name, np.nan) for name in names], dtype=float)

@@ -76,6 +76,29 @@ def heavy_lines(heavy: Mapping[str, float], transformed: bool) -> list[str]:
     ]
 
 
+POOR = 1.0
+"""Relative RMSE beyond which the mean of all rows is the better prediction."""
+
+
+def poor_lines(scores: Sequence[Mapping[str, Any]], transformed: bool) -> list[str]:
+    """
+    What to do about transformed targets whose means miss more than the mean of all rows does.
+
+    >>> poor_lines([{"target": "views", "relative_rmse": 3.1}], False)
+    []
+    """
+    poor = [row for row in scores if row["relative_rmse"] > POOR]
+    if not transformed or not poor:
+        return []
+    shown = listed([f"{row['target']} ({row['relative_rmse']:.2g})" for row in poor])
+    return [
+        f"Means miss by more than the mean of all rows does: {shown}, relative RMSE. A few large"
+        " rows decide this, and the inverse of the transform stretches them. Medians and intervals"
+        " do not suffer (--quantiles 0.05,0.5,0.95). If means count, compare with gpflow-cool"
+        " evaluate --transform yeo-johnson --kernels auto,matern32, or fit without a transform."
+    ]
+
+
 def listed(names: Sequence[str]) -> str:
     """Names of columns in a line; if they are many, the first ones and how many there are."""
     shown = ", ".join(names[:MAX_NAMES])

@@ -13,7 +13,14 @@ from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 from .columns import in_blocks
 from .learned import choice_sentence, relevance_sentence
-from .residuals import ObservedAndPredicted, heavy_lines, heavy_tails, listed, standardised_rows
+from .residuals import (
+    ObservedAndPredicted,
+    heavy_lines,
+    heavy_tails,
+    listed,
+    poor_lines,
+    standardised_rows,
+)
 
 NUM_SIGMA = 2.0
 """Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
@@ -243,6 +250,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         "",
         *([untold, ""] if untold else []),
         *heavy_lines(result["heavy_tails"], result["transformed"]),
+        *poor_lines(result["leave_one_out"]["targets"], result["transformed"]),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]
 

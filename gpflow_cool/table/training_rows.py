@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
 from .encoding import Encoding
+from .inputs import encoded_names
 from .transforms import Warping
 
 
@@ -35,13 +36,25 @@ class TrainingRows:
         "hue=red", and one per column that had gaps, say "size missing".
         """
         check_is_fitted(self, "model_")
-        if self._encoding is not None:
-            return self._encoding.inputs
-        count = len(self._inputs.scale)
+        names = encoded_names(self, self._encoding)
+        return [f"x{d}" for d in range(len(self._inputs.scale))] if names is None else names
+
+    @property
+    def encoded_kinds_(self) -> list[str]:
+        """What each of these inputs is: "number", "date", "duration" or "indicator"."""
+        if self._encoding is None:
+            return ["number"] * len(self.encoded_names_)
         return [
-            str(name)
-            for name in getattr(self, "feature_names_in_", map("x{}".format, range(count)))
+            "indicator" if is_indicator else coding.kind
+            for coding in self._encoding.codings
+            for is_indicator in coding.indicators
         ]
+
+    def typical_inputs(self) -> AnyNDArray:
+        """[D], encoded: the means of numbers and dates, the most frequent categories, no gaps."""
+        X, _ = self.training_data()
+        mean = X.mean(axis=0)
+        return mean if self._encoding is None else self._encoding.typical(mean)
 
     def impute(self, y: Any) -> Imputed:
         """

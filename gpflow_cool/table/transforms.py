@@ -10,6 +10,7 @@ numbers: densities integrate to one, and moments are finite.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,6 +220,13 @@ class Warping(NamedTuple):
         return a[..., 0], covariance_of_series(a, correlation(cov, std))
 
 
+@cache
+def quadrature() -> tuple[AnyNDArray, AnyNDArray]:
+    """Nodes and weights with which means over a standard normal are taken."""
+    nodes, weights = hermegauss(NODES)
+    return nodes, weights / weights.sum()
+
+
 @check_shapes("mean: [M]", "std: [M]", "return: [M, K]")
 def hermite_coefficients(transform: Transform, mean: AnyNDArray, std: AnyNDArray) -> AnyNDArray:
     r"""
@@ -229,13 +237,13 @@ def hermite_coefficients(transform: Transform, mean: AnyNDArray, std: AnyNDArray
     :math:`h_k` are Hermite's polynomials, orthonormal, so that :math:`a_0` is the mean of y, and
     its variance is the sum of the other coefficients' squares.
     """
-    x, weights = hermegauss(NODES)
+    x, weights = quadrature()
     h = np.ones([NODES, NODES])  # [K, nodes]
     h[1] = x
     for k in range(1, NODES - 1):
         h[k + 1] = (x * h[k] - np.sqrt(k) * h[k - 1]) / np.sqrt(k + 1)
     values = transform.inverse(mean[:, None] + std[:, None] * x)  # [M, nodes]
-    return values @ (h * weights / weights.sum()).T
+    return values @ (h * weights).T
 
 
 @check_shapes("a: [M, T, K]", "R: [M, T, T]", "return: [M, T, T]")

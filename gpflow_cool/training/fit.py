@@ -21,7 +21,7 @@ from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
 from ..chain.starting import half_median_distance
 from ..monitoring import TensorBoardCallback
-from .model import TrainableChain, TrainableModel
+from .model import TrainableModel
 from .monte_carlo_em import (
     DEFAULT_ROUND_STEPS,
     DRAWS,
@@ -34,14 +34,12 @@ from .monte_carlo_em import (
 )
 from .optimizers import FAILURES, Evaluate, Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
+from .remarks import note_of_data, note_of_floor
 from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, restore, snapshot
-from .vector import ParameterVector, lower_bound
+from .vector import ParameterVector
 
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
-
-AT_FLOOR = 1.01
-"""sigma2 below this times its lower bound is at the bound."""
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
@@ -164,7 +162,7 @@ def train_once(
             run.callbacks.train_end(run.last_logs)
         finally:  # Keras's EarlyStopping restores the best step, but an evaluation may be better
             run.restore_best()
-    run.history.message += note_of_floor(model)
+    run.history.message += note_of_floor(model) + note_of_data(model)
     return run.history
 
 
@@ -255,20 +253,6 @@ def attempt(
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
     finally:
         run.use_best_round()
-
-
-def note_of_floor(model: TrainableModel) -> str:
-    """A warning for the history, if the noise of every task has been trained to its lower bound."""
-    if not isinstance(model, TrainableChain) or not model.sigma2.trainable:
-        return ""
-    bound = lower_bound(model.sigma2)
-    if bound is None or np.any(model.sigma2.numpy() > AT_FLOOR * bound):
-        return ""
-    return (
-        "; sigma2 of every task is at its lower bound: the model passes through all targets, and"
-        " may be far too certain elsewhere unless they have no noise. Score it on rows held out,"
-        " or try fewer lengthscales"
-    )
 
 
 def failure_message(failure: Exception) -> str:

@@ -78,3 +78,19 @@ def prior_around(common: AnyNDArray) -> tfp.distributions.LogNormal:
     """
     spread = np.asarray(SPREAD, common.dtype)
     return tfp.distributions.LogNormal(np.log(common) + spread**2, spread)
+
+
+def prior_cost(kernel: Kernel, common: Kernel) -> float:
+    r"""
+    What the prior takes off the objective,
+    :math:`\sum_d (\log l_d - \log l_0)^2 / (2 \tau^2)`.
+
+    :param common: The same kernel with the common lengthscales :math:`l_0`.
+    """
+    parts = kernels_with_lengthscales(kernel), kernels_with_lengthscales(common)
+    moves = [
+        np.log(own.lengthscales.numpy() / shared.lengthscales.numpy())
+        for own, shared in zip(*parts, strict=True)
+        if own.lengthscales.shape.rank > shared.lengthscales.shape.rank
+    ]
+    return float(sum(np.sum(np.square(move)) for move in moves) / (2.0 * SPREAD**2))

@@ -17,7 +17,7 @@ from ..lowrank.statistics import (
     decompose_rows,
     statistics_log_likelihoods,
 )
-from ..lowrank.streaming import RowSums, RowWeights, factor_gradient, row_weights
+from ..lowrank.streaming import RowSums, RowWeights, row_weights, variance_gradient
 from .model import Evaluation, TrainableChain
 from .profiled import ProfiledChain
 
@@ -49,12 +49,13 @@ class StreamedLoss(ProfiledChain):
         self._between: Any = None if self.variables else self._between_passes
 
     def evaluate(self) -> Evaluation:
-        statistics = self.sums.statistics(self.features.factor())
+        W = self.features.whitening()
+        statistics = self.sums.statistics(W)
         scales = tf.constant(self.model.scales, tf.float64)
         if self._between is None:
-            self._between = compiled(self._between_passes, statistics, scales)
+            self._between = compiled(self._between_passes, W, statistics, scales)
         with self.numpy_failures():
-            loss, terms, gradients, weights = self._between(statistics, scales)
+            loss, terms, gradients, weights = self._between(W, statistics, scales)
         self.num_decompositions += 1
         if self.variables:
             through_rows = self.sums.gradient(weights)
@@ -63,7 +64,7 @@ class StreamedLoss(ProfiledChain):
         return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
 
     def _between_passes(
-        self, statistics: Statistics, scales: tf.Tensor
+        self, W: tf.Tensor, statistics: Statistics, scales: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], RowWeights]:
         """
         Loss, terms, the part of the gradient that needs no rows, and weights of the rows for the
@@ -88,15 +89,15 @@ class StreamedLoss(ProfiledChain):
         by_statistics = Statistics(*by_statistics)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            L = self.features.factor()
-        through_L = tape.gradient(
-            L,
+            Kmm = self.features.variance()
+        through_Kmm = tape.gradient(
+            Kmm,
             variables,
-            output_gradients=factor_gradient(L, statistics, by_statistics),
+            output_gradients=tf.cast(variance_gradient(W, statistics, by_statistics), Kmm.dtype),
             unconnected_gradients="zero",
         )
-        gradients = [sum(pair) for pair in zip(gradients, through_L, strict=True)]
-        return loss, terms, gradients, row_weights(L, by_statistics)
+        gradients = [sum(pair) for pair in zip(gradients, through_Kmm, strict=True)]
+        return loss, terms, gradients, row_weights(W, by_statistics)
 
     def decomposition(self, statistics: Statistics) -> Decomposition:
         """From the rows themselves where the features are linear, and all rows are in memory."""

@@ -126,6 +126,26 @@ class MultitaskRegression(
         """Draws of the functions, correlated over points and outputs, [..., S, N, T]."""
         return self._posterior.predict_samples(query_points, num_samples, True, True)
 
+    def covariance_between_points(
+        self, query_points_1: TensorType, query_points_2: TensorType
+    ) -> tf.Tensor:
+        """
+        Covariance of each output's function between two sets of points.
+
+        :param query_points_1: [..., N, D].
+        :param query_points_2: [M, D].
+        :return: [..., T, N, M].
+        :raises ValueError: If `query_points_2` has leading dimensions.
+        """
+        first, second = map(self._posterior._inputs, (query_points_1, query_points_2))
+        if second.shape.rank != 2:
+            raise ValueError(
+                f"query_points_2 has shape {tuple(second.shape)}, but [M, {second.shape[-1]}] is"
+                " needed: only query_points_1 may have leading dimensions."
+            )
+        covariance = self._posterior._covariance_with(self._posterior.solution(), second)
+        return tf.einsum("...ntmt->...tnm", covariance(first))
+
     def rotated_moments(self, query_points: TensorType) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """
         Mean [..., B, T], covariances of the rotated tasks [..., T, B, B], and the rotation P.
@@ -247,11 +267,17 @@ class MultitaskRegression(
         return Dataset(*(tf.convert_to_tensor(part) for part in self._model.data))
 
     def log(self, dataset: Dataset | None = None) -> None:
-        """Write the kernel's parameters and, with data, errors of predictions to TensorBoard."""
+        """
+        Write to TensorBoard: the kernel's parameters that are trained, the noise variance of each
+        output, and with data the errors of predictions.
+        """
         writer = logging.get_tensorboard_writer()
         if writer is None:
             return
         with writer.as_default(step=logging.get_step_number()):
             write_summary_kernel_parameters(self.get_kernel())
+            noise = self.get_observation_noise().numpy()
+            for name, variance in zip(self._model.task_names, noise, strict=True):
+                logging.scalar(f"noise variance/{name}", variance)
             if dataset is not None:
                 write_summary_data_based_metrics(dataset=dataset, model=self, prefix="training_")

@@ -22,12 +22,28 @@ class JointReparametrizationSampler(ReparametrizationSampler[Any]):
     Trieste's own sampler sees one covariance matrix per output, and so draws outputs independently.
     This one draws the rotated tasks, which are independent, and rotates them back.
 
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> from gpflow_cool.trieste import MultitaskRegression
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+    >>> model = MultitaskRegression(CoolMTGP((X, Y), kernel))
+    >>> JointReparametrizationSampler(100, model).sample(X[:3]).shape
+    TensorShape([100, 3, 2])
+
     :param sample_size: Number of draws.
     :param model: A :class:`gpflow_cool.trieste.MultitaskRegression`.
     """
 
     def __init__(self, sample_size: int, model: Any) -> None:
         super().__init__(sample_size, model)
+        if not hasattr(model, "rotated_moments"):  # a stack asks for the samplers of its models
+            raise NotImplementedError(
+                f"The model is a {type(model).__name__}, but draws that are joint over outputs need"
+                " one MultitaskRegression with all outputs. Make one model of all outputs, or stack"
+                " other models."
+            )
         self._white: tf.Variable | None = None
 
     def sample(self, at: TensorType, *, jitter: float = DEFAULTS.JITTER) -> tf.Tensor:
@@ -108,6 +124,17 @@ class FunctionSampler(TrajectorySampler[Any]):
     Whole functions of all outputs: those of the posterior's `sample_functions`.
 
     After the model was updated, a trajectory must be updated too, as everywhere in Trieste.
+
+    >>> import gpflow, numpy as np
+    >>> from gpflow_cool import CoolMTGP
+    >>> from gpflow_cool.trieste import MultitaskRegression
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+    >>> kernel = gpflow.kernels.SquaredExponential(lengthscales=0.3)
+    >>> model = MultitaskRegression(CoolMTGP((X, Y), kernel))
+    >>> trajectory = FunctionSampler(model).get_trajectory()
+    >>> trajectory(X[:, None, :]).shape  # one function, at twenty points
+    TensorShape([20, 1, 2])
 
     :param model: A :class:`gpflow_cool.trieste.MultitaskRegression`.
     """

@@ -325,7 +325,7 @@ MODELS = [
 @pytest.mark.parametrize("build", MODELS)
 def test_targets_far_from_zero_are_told(rng, build):
     X, Y = rng.normal(size=(20, 1)), rng.normal(size=(20, 2))
-    build((X, Y + 500.0 * Y.std(axis=0)), kernels.Matern32())
+    build((X, Y + 90.0 * Y.std(axis=0)), kernels.Matern32())
     build((X, np.hstack([Y, np.full((20, 1), 3.0)])), kernels.Matern32())  # constant: no deviation
     far = Y + [0.0, 1e6]
     build((X, far), kernels.Matern32(), gpflow.mean_functions.Constant([0.0, 1e6]))
@@ -334,6 +334,20 @@ def test_targets_far_from_zero_are_told(rng, build):
     with pytest.warns(UserWarning, match=text.replace("+", "[+]")) as caught:
         build((X, far), kernels.Matern32())
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_targets_too_far_from_zero_are_refused(rng, build):
+    X, Y = rng.normal(size=(20, 1)), rng.normal(size=(20, 2)) + [0.0, 1e8]
+    with pytest.raises(ValueError, match="^The targets of task 1 .* no digits .* Subtract"):
+        build((X, Y), kernels.Matern32())
+
+
+def test_linear_features_take_targets_as_far_as_they_are(rng):
+    X, Y = rng.normal(size=(20, 1)), rng.normal(size=(20, 2)) + [0.0, 1e8]
+    for Model in (CoolMTGP, KroneckerMTGP):
+        with pytest.warns(UserWarning, match="^The targets of task 1 .* follow the offset"):
+            Model((X, Y), kernels.Linear() + kernels.Constant())
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_a_grid_pays_where_rows_are_many_and_axes_short(rng):
         (
             SE(),
             np.arange(6.0).reshape(3, 2),
-            'engine="grid": the 3 rows of X are no grid. Its columns have 3, 3 different values,'
+            'engine="grid": the 3 rows of X are not a grid. Its columns have 3, 3 different values,'
             ' and not all combinations of them occur: use engine="auto".',
         ),
     ],

@@ -236,7 +236,7 @@ def test_auto_takes_the_grid_where_it_pays(rng):
 @pytest.mark.parametrize(
     "kernel, X, text",
     [
-        (SE(), np.arange(6.0).reshape(3, 2), "the 3 rows of X are no grid"),
+        (SE(), np.arange(6.0).reshape(3, 2), "the 3 rows of X are not a grid"),
         (Matern12(), grid_inputs([0.0, 1.0], [0.0, 1.0]), "Matern12 sees columns of several axes"),
         (SE(), np.zeros([3, 2]), "Rows 0 and 1 of X have the same inputs"),
         (

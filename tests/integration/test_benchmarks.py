@@ -210,3 +210,28 @@ def test_chunks_keep_the_covariance_of_each_row(rng):
     mean, cov = in_chunks(predict, X, T)
     np.testing.assert_allclose(mean[:, 2], X[:, 0])
     np.testing.assert_allclose(cov, np.sum(X**2, axis=1)[:, None, None] * C)
+
+
+def test_tables_of_the_default_estimator(tmp_path, capsys, monkeypatch):
+    from benchmarks import default_estimator as benchmark
+
+    def line(method, split, rmse, nlpd, **more):
+        key = {"what": "splits", "set": "edm", "split": split, "method": method}
+        scores = {"rmse": rmse, "nlpd": nlpd, "worst_row": -3.0, "worst_residual": 4.0}
+        return json.dumps({**key, **scores, "seconds": 1.0, **more})
+
+    lines = [line("se", k, 0.8, 0.5) for k in range(2)]
+    lines += [line("default", 0, 0.7, 0.2, chosen="se, a lengthscale per input")]
+    lines += [line("default", 1, 0.5, 0.4, chosen="rq"), line("trees", 0, 0.65, 0.0)]
+    out = tmp_path / "lines.jsonl"
+    out.write_text("\n".join(lines) + "\n")
+    monkeypatch.delenv("GPFLOW_COOL_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["benchmark", "splits", "folds", "--out", str(out)])
+    benchmark.main()
+    text = capsys.readouterr().out
+    row = "| edm | 2 | 0.500 | 0.300 | 0.800 | 0.600 | 0.650 | -3.0 | -3.0 | 4.0 | 1.0 | 1.0 |"
+    assert f"{row} se 1, rq 1 (1 with one lengthscale) |" in text
+    assert "NLPD: mean change -0.200, lower on 1 of 1" in text
+    assert "RMSE: mean change -25.0%, largest rise -25.0%; at or below extra trees on 1" in text
+    assert "folds: nothing measured" in text
+    assert benchmark.likeness("se", "matern52") == 0.5 and benchmark.likeness("se", "rq") == 0.0

@@ -7,8 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import mistake, run
+from numpy.testing import assert_array_equal
 
+from gpflow_cool.cli.maps import Assignments, axes_of, values_at
+from gpflow_cool.cli.predicting import SavedColumns
+from gpflow_cool.table.encoding import Coding, Encoding
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.files import TableError
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +43,37 @@ def test_a_map_is_drawn(model, tmp_path):
     assert image.std() > 0.05
 
 
-def test_mistakes_have_one_line(model, tmp_path):
+def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.cli.console.load_tensorflow", None)
     out = ("--out", tmp_path / "map.png")
-    assert "The inputs are lon, lat, depth: pass two of them as" in mistake("map", model, *out)
+    assert "Pass two inputs as --x and --y. They are lon, lat, depth." in mistake(
+        "map", model, *out
+    )
     place = ("--x", "lon", "--y", "lat")
-    assert "'east' is no input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
-    assert "'Pb' is no target" in mistake("map", model, *place, "--targets", "Pb", *out)
+    assert "'east' is not an input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
+    assert "are both 'lon'" in mistake("map", model, "--x", "lon", "--y", "lon", *out)
+    assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
     wrong = mistake("map", model, *place, "--limits", "Cd", *out)
-    assert "'Cd' is not of the form NAME=NUMBER" in wrong
+    assert "'Cd' is not of the form NAME=VALUE" in wrong
+    wrong = mistake("map", model, *place, "--limits", "Cd=much", *out)
+    assert "'much', the limit of 'Cd', is not a number" in wrong
     both = ("--targets", "Cd,Cu", "--limits", "Cd=1")
     assert "'Cu' is to be drawn but has no limit" in mistake("map", model, *place, *both, *out)
-    assert "'deep' is no input" in mistake("map", model, *place, "--at", "deep=1", *out)
+    assert "--at deep: not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
+    wrong = mistake("map", model, *place, "--at", "depth=low", *out)
+    assert "--at depth: 'low' is not a number" in wrong
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")
     assert ".png or .pdf or .svg" in bad
+
+
+def test_values_of_other_inputs():
+    soil, day = Coding("soil, deep", "category", ("clay", "sand")), Coding("day", "date")
+    codings = (soil, Coding("x", "number"), day, Coding("y", "number", flag=True))
+    columns = SavedColumns([c.name for c in codings], ["t"], Encoding(codings, "fill"))
+    at = Assignments().convert('"soil, deep=sand", day=1970-01-03, y=2', None, None)
+    assert_array_equal(values_at(columns, at), [0.0, 1.0, np.nan, 2.0, 2.0, 0.0])
+    with pytest.raises(TableError, match="--at soil, deep=rock: the fit has seen clay, sand."):
+        values_at(columns, {"soil, deep": "rock"})
+    with pytest.raises(TableError, match="'soil, deep' holds categories: choose of x, day, y"):
+        axes_of(columns, "x", "soil, deep")
+    assert axes_of(columns, "x", "day") == ("x", "day")

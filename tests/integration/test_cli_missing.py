@@ -10,7 +10,7 @@ from commands import mistake, run, write
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.loading import load
-from gpflow_cool.table.report import report_page
+from gpflow_cool.report.sections import report_page
 from gpflow_cool.table.summary import leave_one_out_scores
 
 TARGETS = ["heat", "cold"]

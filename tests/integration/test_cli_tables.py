@@ -10,9 +10,11 @@ import pytest
 from commands import mistake, run, write
 from numpy.testing import assert_allclose
 
+from gpflow_cool.cli.predicting import sample_names
 from gpflow_cool.loading import load
 from gpflow_cool.table import evaluation
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.files import TableError
 
 
 def make_frame(num_rows=24):
@@ -96,15 +98,43 @@ def test_predict_keeps_columns_and_writes_quantiles(place, tmp_path):
     assert max(map(len, out.read_text().split(","))) < 20
 
 
+def test_samples_of_all_rows_together(place, tmp_path):
+    command = ["predict", place / "model", place / "data.csv", "--samples", 50, "--keep", "id"]
+    drawn = {}
+    for name, options in [("a.csv", []), ("b.parquet", []), ("c.csv", ["--seed", 1])]:
+        result = run(*command, "--out", tmp_path / name, *options)
+        assert "24 rows drawn 50 times, written to" in result.stdout, result.output
+        drawn[name] = tmp_path / name
+    text, exact = pd.read_csv(drawn["a.csv"]), pd.read_parquet(drawn["b.parquet"])
+    assert list(text) == ["sample", "row", "Unnamed: 2", "id", "y 1", "y, 2"]
+    assert list(text["sample"]) == list(np.repeat(np.arange(50), 24))
+    assert list(text["row"]) == list(np.tile(np.arange(24), 50)) == list(text["Unnamed: 2"])
+    assert list(text["id"][:24]) == list(FRAME["id"]) == list(text["id"][-24:])
+    model, X = load(place / "model"), FRAME[["x", "hue", "day"]]
+    expected = np.moveaxis(model.sample_y(X, 50, 0), -1, 0).reshape(-1, 2)  # [50 * 24, 2]
+    assert_allclose(exact[["y 1", "y, 2"]], expected, rtol=1e-9)
+    assert_allclose(text[["y 1", "y, 2"]], expected, atol=1e-3)
+    assert (text["y 1"] > 0.0).all() and max(map(len, text["y 1"].astype(str))) < 12
+    other = pd.read_csv(drawn["c.csv"])
+    assert not np.allclose(other["y 1"], text["y 1"])
+    line = mistake(*command, "--out", tmp_path / "d.csv", "--cov")
+    assert "--samples goes without --cov, --quantiles and --given" in line
+
+
+def test_samples_need_names_for_their_columns():
+    with pytest.raises(TableError, match="called 'row', and so is a target"):
+        sample_names(["a", "row"])
+
+
 def test_a_map_of_encoded_inputs(place, tmp_path):
     result = run(
         *["map", place / "model", "--x", "x", "--y", "day", "--cells", 5],
-        *["--at", "hue=red=1,hue=blue=0", "--out", tmp_path / "map.png", "--json"],
+        *["--at", "hue=red", "--out", tmp_path / "map.png", "--json"],
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["y"] == "day"
     line = mistake("map", place / "model", "--x", "hue", "--y", "x", "--out", tmp_path / "m.png")
-    assert "'hue' is no input of the model: x, x missing, hue=blue, hue=red, day" in line
+    assert "'hue' holds categories: choose of x, day for --x and --y." in line
 
 
 def test_unknown_categories_and_gaps_get_a_word(place, tmp_path):

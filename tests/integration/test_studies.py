@@ -390,7 +390,7 @@ def test_file_of_another_layout_is_not_touched(tmp_path, data):
 @pytest.mark.parametrize(
     "name, options, message",
     [
-        ("reel", {}, "'reel' is no study. Choose one of synthetic"),
+        ("reel", {}, "'reel' is not a study. Choose one of synthetic"),
         ("real", {"draws": 3}, "'real' has no option draws: it has .*splits"),
         ("real", {"methods": "cool"}, "methods='cool' is not known. Choose from cool-hier"),
         ("real", {"sets": "edm,mnist"}, "sets='mnist' is not known"),

@@ -16,21 +16,25 @@ def posterior_of(rng, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [4000, 2])
-def test_moments_on_both_sides_of_the_limit(rng, monkeypatch, limit):
-    """4,000 draws of 4 seeds, within five standard errors; points two at a time."""
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("limit", [2000, 2])
+def test_moments_on_both_sides_of_the_limit(rng, monkeypatch, limit, noise):
+    """4,000 draws of 8 seeds, within five standard errors."""
     monkeypatch.setattr(simulation, "MAX_EXACT", limit)
-    monkeypatch.setattr(simulation, "POINTS_AT_ONCE", 2)
-    monkeypatch.setattr(fourier, "NUM_FREQUENCIES", 256)
+    monkeypatch.setattr(fourier, "NUM_FREQUENCIES", 128)
     posterior = posterior_of(rng, gpflow.kernels.Matern52(lengthscales=1.5))
     X = rng.normal(size=(3, 2))
-    drawn = [simulation.simulate(posterior, X, 1000, seed) for seed in range(4)]
-    mean, cov = posterior.predict_f(X, True, True)
+    drawn = [simulation.simulate(posterior, X, 500, seed, noise=noise) for seed in range(8)]
+    mean, cov = (posterior.predict_y if noise else posterior.predict_f)(X, True, True)
     assert_moments(np.reshape(drawn, (4000, 6)), np.ravel(mean), np.reshape(cov, (6, 6)))
 
 
-def test_many_points_need_a_kernel_with_features(rng, monkeypatch):
-    monkeypatch.setattr(simulation, "MAX_EXACT", 2)
+def test_kernels_without_features_are_drawn_exactly_up_to_a_larger_limit(rng, monkeypatch):
     posterior = posterior_of(rng, gpflow.kernels.Periodic(gpflow.kernels.SquaredExponential()))
-    with pytest.raises(ValueError, match="No features are known for the kernel Periodic"):
-        simulation.simulate(posterior, rng.normal(size=(3, 2)), 1)
+    X = rng.normal(size=(3, 2))
+    exact = simulation.simulate(posterior, X, 4, 1, noise=True)
+    monkeypatch.setattr(simulation, "MAX_EXACT", 2)
+    assert np.array_equal(simulation.simulate(posterior, X, 4, 1, noise=True), exact)
+    monkeypatch.setattr(simulation, "MAX_WITHOUT_FEATURES", 2)
+    with pytest.raises(ValueError, match="3 points are too many to draw .* Periodic, .* at most 2"):
+        simulation.simulate(posterior, X, 1)

@@ -135,6 +135,25 @@ def test_rows_seen_through_inducing_points(rng):
         assert_close(np.reshape(actual_cov, (6, 6)), S[:6, :6] - gain @ S[o, :6], 1e-8)
 
 
+@pytest.mark.slow
+def test_inducing_points_in_a_graph_that_is_differentiated(rng):
+    """By the new inputs, compiled, against differences of what is not."""
+    (X, Y), (X1, Y1), (Xnew, _) = (random_rows(rng, size, 2) for size in (12, 2, 3))
+    kernel = gpflow.kernels.SquaredExponential(1.3, 1.5)
+    model = SparseCoolMTGP((X, Y), kernel, X[:4], b=[0.9, 1.4], sigma2=[0.2, 0.3])
+    posterior = model.posterior()
+
+    def total(X1):
+        mean, cov = posterior.condition_on(X1, Y1).predict_f(Xnew, False, True)
+        return tf.reduce_sum(mean) + tf.reduce_sum(cov)
+
+    gradient = tf.function(lambda X1: tf.gradients(total(X1), X1)[0])(tf.constant(X1))
+    for entry in [(0, 0), (1, 1)]:
+        step = np.zeros_like(X1)
+        step[entry] = 1e-5
+        assert_close(gradient[entry], (total(X1 + step) - total(X1 - step)) / 2e-5, 1e-6)
+
+
 @pytest.mark.parametrize("kernel", [gpflow.kernels.Linear(0.7), gpflow.kernels.Matern32()])
 def test_models_of_the_chain(rng, kernel):
     """C and Sigma stay those that were recovered from the first rows."""

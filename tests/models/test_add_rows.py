@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from problems import assert_close, random_covariance
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
 
 
 def kernel():
@@ -91,3 +91,42 @@ def test_bad_rows_are_refused_and_leave_the_model_alone(rng):
         with pytest.raises(ValueError, match=message):
             model.add_rows(*more)
     assert model.num_rows == 12
+
+
+@pytest.mark.parametrize("stream", [None, "rows", "chunks"])
+def test_inducing_points_see_all_rows(rng, stream):
+    """Arrays, a stream of rows, and a stream of chunks; new rows fill several chunks."""
+    X, Y = rows(rng, 15)
+    options = {"b": [0.5, 1.0], "sigma2": [0.1, 0.2], "chunk_rows": 4}
+    data = X[:6], Y[:6].astype(np.float32) if stream else Y[:6]
+    if stream:
+        data = tf.data.Dataset.from_tensor_slices(data)
+        data = data.batch(5) if stream == "chunks" else data
+        Y = Y.astype(np.float32).astype(np.float64)
+    model = SparseCoolMTGP(data, kernel(), X[:5], **options)
+    model.add_rows(X[6:], Y[6:])
+    expected = SparseCoolMTGP((X, Y), kernel(), X[:5], **options)
+    assert model.num_rows == 15
+    assert_close(model.scales, expected.scales)
+    assert_close(model.training_loss(), expected.training_loss())
+    for actual, wanted in zip(model.predict_y(X + 0.1), expected.predict_y(X + 0.1), strict=True):
+        assert_close(actual, wanted)
+    assert_close(np.sort(model.data[0], axis=0), np.sort(X, axis=0))
+
+
+def test_bad_rows_leave_the_sparse_model_alone(rng, tmp_path):
+    X, Y = rows(rng)
+    model = SparseCoolMTGP((X, Y), kernel(), X[:5])
+    loss = model.training_loss()
+    for more, message in [
+        ((X, np.full_like(Y, np.nan)), r"Y\[12, 0\] is nan"),
+        ((X, np.stack([Y, Y])), r"Ynew has shape \(2, 12, 2\): pass \[q, 2\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.add_rows(*more)
+    assert model.num_rows == 12
+    assert_close(model.training_loss(), loss)
+    mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
+    mapped[:] = X
+    with pytest.raises(ValueError, match="append the rows to the file"):
+        SparseCoolMTGP((mapped, Y), kernel(), X[:5]).add_rows(X, Y)

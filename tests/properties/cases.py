@@ -192,12 +192,8 @@ def is_standardised(case: Case) -> bool:
 
 NOT_YET: tuple[Region, ...] = (
     Region(
-        "targets far from zero: profiled training ends early, or the loss is not finite",
+        "targets far from zero: at 1e6 profiled training ends early; at 1e8 they are refused",
         lambda case: case.target_offset >= 1e6 and not is_standardised(case),
-    ),
-    Region(
-        "inputs far from zero: the evidence differs from dense algebra, up to the third digit",
-        lambda case: case.input_offset >= 1e4 and not is_standardised(case),
     ),
     Region(
         "two rows: the best lengthscale may be another one from another start",

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpflow
 import numpy as np
 import tensorflow as tf
 
@@ -117,8 +118,8 @@ class Dense(NamedTuple):
     @classmethod
     def of(cls, fitted: Fitted) -> "Dense | None":
         """See :class:`Dense`; `vec` stacks columns."""
-        model, C, Sigma = fitted.model, fitted.C, fitted.Sigma
-        K, Ks = np.asarray(model.kernel(fitted.X)), np.asarray(model.kernel(fitted.X, fitted.Xnew))
+        C, Sigma, kernel = fitted.C, fitted.Sigma, fitted.model.kernel
+        K, Ks = (covariance(kernel, fitted.X, X, fitted.X[0]) for X in (fitted.X, fitted.Xnew))
         o = fitted.observed.ravel(order="F")
         S = (np.kron(C, K) + np.kron(Sigma, np.eye(len(K))))[np.ix_(o, o)]
         if not np.isfinite(S).all() or np.any(np.diag(S) <= 0):
@@ -141,6 +142,22 @@ class Dense(NamedTuple):
             size=size.reshape(shape).T,
             error=max(error, 1e-10),
         )
+
+
+def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """
+    k(X, X2), where all terms and factors but linear ones see inputs relative to an origin.
+
+    GPflow computes squared distances as x^2 - 2 x x' + x'^2, of which no digit is left at 1e9. What
+    depends on differences of inputs alone does not change.
+    """
+    if isinstance(kernel, gpflow.kernels.Combination):
+        parts = [covariance(part, X, X2, origin) for part in kernel.kernels]
+        combine = np.add if isinstance(kernel, gpflow.kernels.Sum) else np.multiply
+        return combine.reduce(parts)
+    if not isinstance(kernel, gpflow.kernels.Linear):
+        X, X2 = X - origin, X2 - origin
+    return np.asarray(kernel(X, X2))
 
 
 def arrays(tensors: Any) -> Any:
@@ -401,8 +418,7 @@ def warns_of_indefinite_kernels(case: Case, thing: Any, said: list[str]) -> Iter
     """A kernel matrix that is none is told of, if not refused."""
     for model in joint_models(thing):
         X = np.asarray(model.data[0])
-        X = X - X[0] if is_stationary(case.kernel) else X
-        lam = np.linalg.eigvalsh(np.asarray(model.kernel(X)))
+        lam = np.linalg.eigvalsh(covariance(model.kernel, X, X, X[0]))
         if lam[0] < -1e-6 * lam[-1] and not any("kernel" in text for text in said):
             yield f"K has eigenvalues from {lam[0]:.3g} to {lam[-1]:.3g}, and nobody says so"
             return

@@ -119,7 +119,7 @@ def test_a_profile_that_ends_higher(monkeypatch):
 
 def test_an_indefinite_kernel_must_be_told_of():
     X = np.zeros((2, 1))
-    thing = SimpleNamespace(data=(X, X), kernel=lambda X: np.array([[1.0, 1.1], [1.1, 1.0]]))
+    thing = SimpleNamespace(data=(X, X), kernel=lambda X, X2: np.array([[1.0, 1.1], [1.1, 1.0]]))
     assert "from -0.1 to 2.1" in " ".join(laws.warns_of_indefinite_kernels(CASE, thing, []))
     said = ["The kernel matrix has negative eigenvalues."]
     assert list(laws.warns_of_indefinite_kernels(CASE, thing, said)) == []

@@ -29,6 +29,11 @@ def load(name):
     return gpflow_cool.load(DATA / "saved" / name)
 
 
+def error_of(name):
+    """Numbers with inducing points were recorded when their covariance had a jitter of 1e-11."""
+    return 1e-9 if name == "sparse" else 1e-10
+
+
 @pytest.mark.slow
 def test_every_kind_of_model_is_there():
     classes = {type(load(name)).__name__ for name in NAMES}
@@ -51,16 +56,17 @@ def test_predictions_of_models(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/objective" in RECORDED])
 def test_objectives(name):
     objective = load(name).maximum_log_likelihood_objective()
-    assert_close(objective, RECORDED[f"{name}/objective"], rtol=1e-10)
+    assert_close(objective, RECORDED[f"{name}/objective"], rtol=error_of(name))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if f"{name}/C" in RECORDED])
 def test_matrices_evidence_and_rows_left_out(name):
     model = load(name)
-    assert_close(model.task_covariance(), RECORDED[f"{name}/C"], rtol=1e-10)
-    assert_close(model.noise_covariance(), RECORDED[f"{name}/Sigma"], rtol=1e-10)
-    assert_close(model.log_marginal_likelihood(), RECORDED[f"{name}/evidence"], rtol=1e-10)
-    assert_close(model.leave_one_out().log_density, RECORDED[f"{name}/loo"], rtol=1e-10)
+    error = error_of(name)
+    assert_close(model.task_covariance(), RECORDED[f"{name}/C"], rtol=error)
+    assert_close(model.noise_covariance(), RECORDED[f"{name}/Sigma"], rtol=error)
+    assert_close(model.log_marginal_likelihood(), RECORDED[f"{name}/evidence"], rtol=error)
+    assert_close(model.leave_one_out().log_density, RECORDED[f"{name}/loo"], rtol=error)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("estimator")])

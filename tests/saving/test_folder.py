@@ -218,7 +218,7 @@ def test_a_pipe_does_not_block(model, tmp_path, name):
     model.save(tmp_path / "model")
     (tmp_path / "model" / name).unlink()
     os.mkfifo(tmp_path / "model" / name)
-    with pytest.raises(ValueError, match=f"{name} cannot be read, it is no regular file"):
+    with pytest.raises(ValueError, match=f"{name} cannot be read, it is not a regular file"):
         load(tmp_path / "model")
 
 

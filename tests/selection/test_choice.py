@@ -7,13 +7,8 @@ import pytest
 from gpflow_cool import CoolMTGP, choose_kernel
 from gpflow_cool.selection import choice as module
 from gpflow_cool.selection.candidates import CANDIDATES, named_candidates
-from gpflow_cool.selection.choice import (
-    Candidate,
-    KernelTable,
-    Trained,
-    first_of_the_best,
-    rows_of_choice,
-)
+from gpflow_cool.selection.choice import KernelTable, rows_of_choice
+from gpflow_cool.selection.ranking import Candidate, Trained, best_of, charged, is_better
 
 kernels = gpflow.kernels
 
@@ -32,9 +27,13 @@ def chosen(data):
     return choose_kernel(data, ["linear", "se", "matern12"], verbose=0)
 
 
-def trained(name, densities, parameters=1):
-    row = Candidate(name, float(np.mean(densities)), 0.0, 0.0, parameters, 0.0)
+def trained(name, densities, score=0.0, interpolates=False):
+    row = Candidate(name, float(np.mean(densities)), 0.0, 0.0, 1, 0.0, "", score, interpolates)
     return Trained(row, densities=np.asarray(densities, float))
+
+
+BASE = np.linspace(-1.0, 1.0, 50)
+WOBBLE = np.where(np.arange(50) % 2, 0.3, -0.3)  # standard error 0.3 / sqrt(50) = 0.042
 
 
 def test_scores_are_those_of_leave_one_out(data, chosen):
@@ -64,10 +63,11 @@ def test_smooth_functions_get_the_smooth_kernel_and_a_lengthscale_per_input(chos
 
 def test_table_prints_one_line_per_kernel(chosen):
     lines = str(chosen).splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7  # and two below: the roughest kernel passes through all targets
     assert lines[1].startswith("* se, a lengthscale per input") and lines[2].startswith("  se")
     assert f"{chosen.table.candidates[0].log_density:.3f}" in lines[1]
-    assert lines[-1] == "Every one of 30 rows predicted from all the others; * is chosen."
+    assert lines[-2] == "Every one of 30 rows predicted from all the others; * is chosen."
+    assert [line.split()[0] for line in lines if "!" in line] == ["matern12", "!"]
 
 
 def test_without_relevance_one_lengthscale_stays(data):
@@ -79,14 +79,66 @@ def test_without_relevance_one_lengthscale_stays(data):
     np.testing.assert_allclose(choice.model.training_loss(), plain.training_loss(), rtol=1e-8)
 
 
-def test_the_first_that_is_not_clearly_worse_is_chosen():
-    base = np.linspace(-1.0, 1.0, 50)
-    wobble = np.where(np.arange(50) % 2, 0.3, -0.3)  # standard error 0.3 / sqrt(50) = 0.042
-    best = trained("best", base)
-    near, clear = trained("near", base + wobble - 0.08), trained("clear", base + wobble - 0.09)
-    assert first_of_the_best([near, best]).row.name == "near"
-    assert first_of_the_best([clear, best]).row.name == "best"
-    assert first_of_the_best([trained("same", base), best]).row.name == "same"
+def test_of_those_not_clearly_worse_the_highest_score_is_chosen():
+    best = trained("best", BASE, score=1.0)
+    near = trained("near", BASE + WOBBLE - 0.08, score=2.0)
+    clear = trained("clear", BASE + WOBBLE - 0.09, score=3.0)
+    assert best_of([clear, near, best]).row.name == "near"
+    assert best_of([clear, best]).row.name == "best"
+    assert best_of([near._replace(row=near.row._replace(score=0.5)), best]).row.name == "best"
+    assert best_of([trained("same", BASE, score=1.0), best]).row.name == "same"
+
+
+def test_a_kernel_that_passes_through_all_targets_is_taken_if_all_as_good_do():
+    sure = trained("sure", BASE, score=5.0, interpolates=True)
+    near = trained("near", BASE + WOBBLE - 0.08, score=2.0)
+    clear = trained("clear", BASE + WOBBLE - 0.09, score=3.0)
+    assert best_of([sure, near, clear]).row.name == "near"
+    assert best_of([sure, clear]).row.name == "sure"
+
+
+def test_lengthscales_per_input_must_be_decided_by_the_data():
+    common = trained("common", BASE)._replace(objective=10.0)
+    freed = trained("freed", BASE + 0.1)._replace(objective=16.0)
+    assert is_better(freed, common, prior_cost=2.0)
+    assert not is_better(freed, common, prior_cost=2.01)
+    worse = freed._replace(row=freed.row._replace(log_density=common.row.log_density - 0.1))
+    assert not is_better(worse, common, prior_cost=0.0)
+
+
+def test_noise_alone_does_not_free_lengthscales():
+    """Eight inputs, of which only the sum matters: the data do not contradict the common one."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=[25, 8])
+    Y = np.sin(X.sum(axis=1, keepdims=True) / 3) + 0.3 * rng.normal(size=[25, 2])
+    table = choose_kernel((X, Y), ["se"], verbose=0).table
+    assert table.chosen == "se"
+    assert len(table.candidates) == 2
+
+
+def test_failed_kernels_are_not_taken():
+    failed = Trained(Candidate("failed", -np.inf, np.nan, np.nan, 0, 0.0), failure=ValueError())
+    assert best_of([failed, trained("fitted", BASE)]).row.name == "fitted"
+    assert best_of([failed]).row.name == "failed"
+
+
+def test_the_score_is_the_bayesian_information_criterion(data, chosen):
+    rows = {row.name: row for row in chosen.table.candidates}
+    model = CoolMTGP(data, kernels.Matern12())
+    model.fit(verbose=0)
+    expected = float(model.maximum_log_likelihood_objective()) - 0.5 * 5 * np.log(30)
+    assert rows["matern12"].score == pytest.approx(expected)
+    assert charged(10.0, 3, 30) == pytest.approx(10.0 - 1.5 * np.log(30))
+    assert rows[chosen.table.chosen].score is None
+
+
+def test_smooth_functions_without_noise_are_passed_through():
+    X = np.linspace(0.0, 6.0, 20)[:, None]
+    choice = choose_kernel((X, np.hstack([np.sin(X), np.cos(X)])), ["linear", "se"], verbose=0)
+    assert choice.table.chosen == "se"
+    assert choice.table.candidates[0].interpolates
+    assert "!" in str(choice).splitlines()[1]
+    assert str(choice).splitlines()[-1].startswith("! passes through every target")
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.loading import load
-from gpflow_cool.table.encoding import Encoding, learn_encoding, raw_table, to_days
+from gpflow_cool.table.cells import to_days
+from gpflow_cool.table.encoding import Encoding, learn_encoding, raw_table
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 
@@ -61,6 +62,35 @@ def test_gaps_are_filled_and_flagged_once_per_pattern():
     assert_array_equal(dropped.kept, [True, False, False, True])
     with pytest.raises(ValueError, match=re.escape("row 1, column 'a': the cell is empty (NaN). ")):
         encoded(table)
+
+
+def test_new_gaps_get_a_word():
+    table = {"a": ["1", "", "4"], "b": ["2", "3", "7"], "c": ["7", "?", "8"], "hue": list("ror")}
+    encoding, found = encoded(table, "fill")
+    assert found.remarks == ()  # c has its gaps where a has them
+    new = {"a": ["", "1"], "b": ["1", ""], "c": ["", ""], "hue": ["", "r"]}
+    remarks = encoding.encode(new, place).remarks
+    assert [remark.split("'")[1] for remark in remarks] == ["b", "c", "hue"]
+    assert "1 empty cell is filled with the median of the fit, 3." in remarks[0]
+    assert "1 empty cell is filled with the median of the fit, 7.5." in remarks[1]
+    assert "has not learned what one means: 1 empty cell is taken as of none" in remarks[2]
+    assert encoding.encode({**new, "a": ["", ""]}, place).remarks == remarks[2:]  # a tells
+    flagged = learn_encoding({"hue": ["r", "", "r"]}, "fill", place)
+    assert flagged.encode({"hue": ["", "r"]}, place).remarks == ()
+
+
+def test_durations_become_days():
+    cells = ["1 days", "0 days 06:00:00", "-1 days +12:00:00.0"]
+    objects = np.array([datetime.timedelta(days=1), datetime.timedelta(hours=6), None], object)
+    encoding, found = encoded({"text": cells, "array": np.array([1, 6, -12], "m8[h]")})
+    assert [coding.kind for coding in encoding.codings] == ["duration", "duration"]
+    assert_array_equal(found.X, [[1.0, 1 / 24], [0.25, 0.25], [-0.5, -0.5]])
+    assert_array_equal(encoded({"t": objects}, "fill")[1].X, [[1, 0], [0.25, 0], [0.625, 1]])
+    with pytest.raises(ValueError, match="'6' is not a duration such as 2 days 03:00"):
+        encoding.encode({"text": ["6"], "array": ["1 days"]}, place)
+    frame = pd.DataFrame({"t": pd.to_timedelta([0, 12, 36], unit="h"), "x": [1.0, 2.0, 2.5]})
+    regressor = CoolMTGPRegressor("se", ard=False).fit(frame, [1.0, 2.0, 4.0])
+    assert_allclose(regressor.training_data()[0][:, 0], [0.0, 0.5, 1.5], atol=1e-12)
 
 
 def test_the_same_encoding_after_json():
@@ -191,7 +221,9 @@ def test_rows_with_gaps_are_left_out():
 
 
 def test_gaps_are_refused_by_default():
-    with pytest.raises(ValueError, match=r'X, row 3, column \'x\': .* missing_inputs="fill" fills'):
+    with pytest.raises(
+        ValueError, match=r'X, row 3, column \'x\': .* missing_inputs="fill".* fills'
+    ):
         CoolMTGPRegressor("se", ard=False).fit(FRAME, TARGETS)
     with pytest.raises(ValueError, match="missing_inputs='mean' is not known"):
         CoolMTGPRegressor("se", ard=False, missing_inputs="mean").fit(FRAME, TARGETS)

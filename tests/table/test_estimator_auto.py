@@ -1,11 +1,16 @@
 """kernel="auto" and ard="shrunk", the estimator's defaults."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool import CoolMTGPRegressor, SparseCoolMTGP, choose_kernel, load
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
+from gpflow_cool.table.learned import table_from_json, table_to_json
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,32 @@ def test_the_choice_is_saved(regressor, tables, tmp_path):
     assert loaded.get_params()["kernel"] == "auto"
     assert_allclose(loaded.relevance_, regressor.relevance_)
     assert_allclose(loaded.predict(tables[0]), regressor.predict(tables[0]), rtol=1e-9)
+
+
+def test_a_table_with_a_kernel_that_failed_is_saved():
+    good = Candidate("se", -1.0, 0.5, -10.0, 3, 0.1, "", -12.0, True)
+    bad = Candidate("rq", -np.inf, np.nan, np.nan, 0, 0.1, "no luck")
+    saved = json.loads(
+        json.dumps(table_to_json(KernelTable((good, bad), "se", 12)), allow_nan=False)
+    )
+    table = table_from_json(saved)
+    assert table.candidates[0] == good and table.num_rows == 12
+    assert table.candidates[1].log_density == -np.inf and np.isnan(table.candidates[1].rmse)
+    assert "failed: no luck" in str(table)
+    saved["candidates"] = [row[:7] for row in saved["candidates"]]  # before there was a score
+    assert table_from_json(saved).candidates[0] == good._replace(score=None, interpolates=False)
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_lengthscales_by_name(tables, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fitted = CoolMTGPRegressor("se", orders=1).fit(*tables, tensorboard=tmp_path)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert fitted.model_.input_names == ("age", "size", "weight")
+    found = {tag for tag in events.Tags()["tensors"] if tag.startswith("kernel/lengthscales")}
+    assert found == {f"kernel/lengthscales[{name}]" for name in ("age", "size", "weight")}
 
 
 @pytest.mark.slow

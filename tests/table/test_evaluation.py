@@ -7,15 +7,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal, norm
 
 from gpflow_cool.models import CoolMTGP, IndependentGPs
-from gpflow_cool.table import evaluation
+from gpflow_cool.table import comparison, evaluation
 from gpflow_cool.table.choices import make_kernel
+from gpflow_cool.table.comparison import Gain, gain_over
 from gpflow_cool.table.evaluation import (
     COOL,
     INDEPENDENT,
-    Gain,
+    MethodScores,
     check_trainable,
     cross_validate,
-    gain_over,
 )
 from gpflow_cool.training.run import History
 
@@ -67,6 +67,8 @@ def test_scores_are_those_by_hand(scores):
     assert_allclose(
         ours.arrmse, np.mean(error / np.sqrt(np.mean((Y - base) ** 2, axis=0))), rtol=1e-5
     )
+    relative = (Y - mean) / np.sqrt(np.mean((Y - base) ** 2, axis=0))
+    assert_allclose(ours.error_rows, np.mean(relative**2, axis=1), rtol=1e-3, atol=1e-6)
     assert_allclose(ours.nlpd_rows, nlpd, rtol=1e-4, atol=1e-5)
     assert_allclose(ours.joint_nlpd, nlpd.mean(), rtol=1e-5)
     gain = scores[INDEPENDENT].nlpd_rows - nlpd
@@ -80,7 +82,7 @@ def test_coupling_pays_where_noise_correlates(scores):
 
 
 def test_comparison_as_json_and_as_text(scores):
-    found = evaluation.comparison(scores, ["a", "b"], 18, 2)
+    found = comparison.comparison(scores, ["a", "b"], 18, 2)
     gain = gain_over(scores[INDEPENDENT], scores[COOL])
     assert found["gain_in_joint_nlpd"][INDEPENDENT] == {
         "mean": gain.mean,
@@ -88,7 +90,7 @@ def test_comparison_as_json_and_as_text(scores):
         "verdict": "better",
     }
     assert found["scores"][COOL]["rmse"]["b"] == scores[COOL].rmse[1]
-    lines = evaluation.comparison_lines(found)
+    lines = comparison.comparison_lines(found)
     assert lines[0] == "18 rows, 2 folds"
     assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 10
     assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
@@ -96,6 +98,34 @@ def test_comparison_as_json_and_as_text(scores):
         f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
         f" (standard error {gain.standard_error:.3f})"
     )
+
+
+def scored(arrmse, nlpd, errors):
+    rows = np.array(nlpd), np.array(errors)
+    return MethodScores(np.ones(1), arrmse, float(rows[0].mean()), *rows, 1.0)
+
+
+def test_a_transform_is_judged_by_densities_and_by_means():
+    scores = {
+        COOL: scored(0.4, [3.0, 3.1, 2.9, np.nan], [0.1, 0.2, 0.1, np.nan]),
+        f"{COOL}, log": scored(0.5, [1.0, 1.2, 0.8, np.nan], [0.3, 0.5, 0.2, np.nan]),
+    }
+    found = comparison.comparison(scores, ["a"], 4, 2, transform="log")
+    told = found["transform"][f"{COOL}, log"]
+    assert (told["density"]["verdict"], told["mean"]["verdict"]) == ("better", "worse")
+    assert told["density"]["mean"] == pytest.approx(2.0)
+    assert told["mean"]["mean"] == pytest.approx(-0.2)
+    assert told["mean"]["standard_error"] == pytest.approx(0.1 / np.sqrt(3))
+    (line,) = comparison.transform_lines(found["transform"])
+    assert "densities and intervals better (joint NLPD per row lower by 2.000, standard" in line
+    assert "means worse (aRRMSE 0.400 -> 0.500). For probabilities and intervals use the" in line
+    assert line in comparison.comparison_lines(found)
+    assert comparison.comparison(scores, ["a"], 4, 2)["transform"] == {}
+
+
+def test_means_of_rows_skip_gaps():
+    values = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, 3.0]])
+    assert_allclose(evaluation.mean_of_known(values), [1.0, np.nan, 2.0])
 
 
 def test_a_failed_fit_is_tried_again():

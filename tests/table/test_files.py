@@ -89,6 +89,11 @@ def test_only_columns_that_are_asked_for_must_be_numbers(tmp_path):
 
 
 MISTAKES = {
+    "comma in a name": (
+        'a,"b, c"\n1,2\n',
+        "has no column 'b'. It has: a, \"b, c\". A name with a comma stands in double quotes.",
+        "b",
+    ),
     "wrong column": ("a,b\n1,2\n", "data.csv has no column 'c'. It has: a, b.", "c"),
     "text": (
         "a,b\n1,2\n3,high\n",

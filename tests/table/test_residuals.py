@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kurtosis
 
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.residuals import heavy_lines, heavy_tails, standardised_rows
+from gpflow_cool.table.residuals import heavy_lines, heavy_tails, poor_lines, standardised_rows
 from gpflow_cool.table.summary import leave_one_out_scores
 
 
@@ -46,3 +46,11 @@ def test_the_remedy_works_and_scores_are_of_the_densities(plain, data):
     assert score[0]["nlpd"] < leave_one_out_scores(plain)["targets"][0]["nlpd"] - 0.5
     rows = standardised_rows(cured)
     assert np.std((rows.Y - rows.mean) / rows.std, axis=0) == pytest.approx(1.0, abs=0.2)
+
+
+def test_means_that_miss_are_told_where_targets_are_transformed():
+    scores = [{"target": name, "relative_rmse": r} for name, r in [("a", 0.9), ("views", 108.0)]]
+    (line,) = poor_lines(scores, True)
+    assert line.startswith("Means miss by more than the mean of all rows does: views (1.1e+02),")
+    assert "Medians and intervals do not suffer (--quantiles 0.05,0.5,0.95)" in line
+    assert poor_lines(scores, False) == poor_lines(scores[:1], True) == []

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 from tables import NASTY, make_data
 
+from gpflow_cool.report.sections import report_page
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.report import report_page
 from gpflow_cool.table.summary import (
     CAVEAT,
     caveat_lines,

@@ -326,7 +326,7 @@ def test_a_bad_lengthscale_to_start_from_does_no_harm(data):
         ({"steps": 0}, "steps=0 must be a whole number"),
         ({"steps": -3}, "steps=-3 must be a whole number"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
-        ({"callbacks": [print]}, r"callbacks\[0\] is .* no Keras callback object"),
+        ({"callbacks": [print]}, r"callbacks\[0\] is .* not a Keras callback object"),
         ({"seed": "x"}, "seed"),
         ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
         ({"tolerance": None}, "tolerance=None must be a number of at least 0"),
@@ -373,3 +373,15 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
     for Y, at_bound in ((exact, True), (exact + 0.3 * rng.normal(size=exact.shape), False)):
         history = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0)
         assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
+
+
+def test_data_that_teach_nothing_are_told_in_the_history(rng):
+    X, Y = rng.normal(size=(5, 1)), np.tile([1.0, 2.0, 0.0], (5, 1))
+    Y[:, 0] = [1.0, -0.5, 0.3, -1.2, 0.8]
+    for rows, text in [
+        (5, "; the targets of task_1, task_2 never change, and nothing can be learnt from them"),
+        (1, "; there is one row, which cannot tell noise from signal: more rows are needed"),
+    ]:
+        model = CoolMTGP((X[:rows], Y[:rows]), gpflow.kernels.SquaredExponential())
+        assert text in model.fit(verbose=0, steps=2).message
+    assert "never" not in CoolMTGP((X, Y[:, :1]), model.kernel).fit(verbose=0, steps=2).message

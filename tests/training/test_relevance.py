@@ -11,6 +11,7 @@ from gpflow_cool.training.relevance import (
     free_lengthscales,
     kernels_with_lengthscales,
     prior_around,
+    prior_cost,
     share_lengthscales,
 )
 
@@ -40,6 +41,18 @@ def test_prior_is_normal_in_the_logarithm_with_its_mode_at_the_common_lengthscal
     )
     relative = prior.log_prob(ell).numpy() - prior.log_prob(common).numpy()
     np.testing.assert_allclose(relative, -0.5 * (np.log(ell / common) / SPREAD) ** 2, atol=1e-12)
+
+
+def test_cost_of_the_prior_is_the_change_of_its_log_density():
+    common = kernels.Matern32(lengthscales=1.5) + kernels.SquaredExponential(lengthscales=2.0)
+    ell = np.array([0.7, 1.5, 9.0]), np.array([2.0, 4.0])
+    own = kernels.Matern32(lengthscales=ell[0]) + kernels.SquaredExponential(lengthscales=ell[1])
+    expected = 0.0
+    for values, centre in zip(ell, [1.5, 2.0], strict=True):
+        prior = prior_around(np.array(centre))
+        expected += np.sum(prior.log_prob(centre).numpy() - prior.log_prob(values).numpy())
+    assert prior_cost(own, common) == pytest.approx(expected)
+    assert prior_cost(common, common) == 0.0
 
 
 def test_which_kernels_are_freed_and_how_many_inputs_they_see():

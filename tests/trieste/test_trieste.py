@@ -15,31 +15,17 @@ from trieste.acquisition.function import (
     Fantasizer,
 )
 from trieste.acquisition.rule import EfficientGlobalOptimization
+from trieste.ask_tell_optimization import AskTellOptimizer
 from trieste.bayesian_optimizer import BayesianOptimizer
 from trieste.data import Dataset
 from trieste.models import interfaces
 from trieste.objectives.utils import mk_observer
 from trieste.space import Box
+from two_outputs import SIGMA, data, exact, kernel
 
 import gpflow_cool.trieste.model
-from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool import CoolMTGP
 from gpflow_cool.trieste import MultitaskRegression
-
-C = np.array([[1.0, 1.0], [1.0, 1.5]])
-SIGMA = np.array([[0.10, 0.05], [0.05, 0.20]])
-
-
-def data(rng, N=8):
-    return rng.uniform(size=(N, 2)), rng.normal(size=(N, 2))
-
-
-def kernel():
-    return gpflow.kernels.SquaredExponential(1.2, lengthscales=0.5)
-
-
-def exact(X, Y):
-    mean = gpflow.mean_functions.Constant(0.3)
-    return KroneckerMTGP.ground_truth((X, Y), kernel(), C, SIGMA, mean_function=mean)
 
 
 @pytest.fixture
@@ -234,6 +220,24 @@ def test_loops_improve_the_front(rule):
     assert improved.any()
 
 
+def test_ask_and_tell(rng, X):
+    """Observations made elsewhere reach the model, and a record of the state stands by itself."""
+    space, points = Box([0.0, 0.0], [1.0, 1.0]), tf.constant(rng.uniform(size=(6, 2)))
+    start = Dataset(points, two_objectives(points))
+    model = MultitaskRegression(CoolMTGP(start.astuple(), kernel()), {"steps": 5})
+    rule = EfficientGlobalOptimization(ExpectedHypervolumeImprovement())
+    loop = AskTellOptimizer(space, start, model, rule)
+    again = AskTellOptimizer.from_record(loop.to_record(), space, rule)
+    before = again.model.predict(X)[0]
+    assert_close(before, loop.model.predict(X)[0], 1e-12)
+    asked = loop.ask()
+    assert asked[0] in space
+    loop.tell(Dataset(asked, two_objectives(asked)))
+    npt.assert_array_equal(loop.model.get_internal_data().query_points[6:], asked)
+    assert_close(again.model.predict(X)[0], before, 1e-12)
+    assert np.abs(loop.model.predict(X)[0] - before).max() > 1e-4
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -259,4 +263,5 @@ def test_bad_data_are_refused(rng):
 
 
 def test_examples():
-    assert doctest.testmod(gpflow_cool.trieste.model).failed == 0
+    for module in (gpflow_cool.trieste.model, gpflow_cool.trieste.samplers):
+        assert doctest.testmod(module).failed == 0

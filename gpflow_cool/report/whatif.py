@@ -9,7 +9,7 @@ many a choice of them. A model with inducing points has these in both places.
 
 .. math:: \mathrm{cov}(y(x)) = P \, \mathrm{diag}(q(x) + 1) \, P^\top
 
-The same formulas stand in `report.js`, and below in NumPy, which tells the error of the page.
+The same formulas stand in `predictor.js`, and below in NumPy, which tells the error of the page.
 """
 
 import base64
@@ -25,6 +25,7 @@ from ..chain.kernels import kernel_matrix
 from ..joint.kronecker import JointSolution
 from ..joint.missing import ObservedSolution
 from ..lowrank.features import InducingFeatures, choose_inducing_points
+from ..table.transforms import FAR_AWAY, Warping, quadrature
 
 MAX_POINTS = 500
 """More rows than these are reduced to `REDUCED_POINTS`."""
@@ -37,8 +38,8 @@ MAX_MEAN_NUMBERS = 200_000
 MAX_OBSERVED = 1100
 """Where targets are missing and more than these are observed, there is no panel."""
 
-MAX_TARGETS, MAX_INPUTS = 60, 40
-"""A page with more targets or inputs than these has no panel."""
+MAX_TARGETS, MAX_COLUMNS, MAX_INPUTS = 60, 40, 300
+"""A page with more targets, columns or inputs (categories apart) than these has no panel."""
 
 CHECKED_ROWS = 50
 """The error of the page is measured at this many rows, and as many places between them."""
@@ -209,17 +210,17 @@ def reduced_form(model: Any, solution: JointSolution) -> PageForm:
     The posterior with the kernel matrix of its deviations, and where rows are very many that of its
     mean, replaced by one of low rank.
 
-    .. math:: K \approx F F^\top, \qquad F = k(X, Z) L^{-\top}, \qquad L L^\top = k(Z, Z), \qquad
-              F^\top F = E \Lambda E^\top, \qquad V = L^{-\top} E \Lambda^{1/2}
+    .. math:: K \approx F F^\top, \qquad F = k(X, Z) W, \qquad W W^\top = k(Z, Z)^{-1}, \qquad
+              F^\top F = E \Lambda E^\top, \qquad V = W E \Lambda^{1/2}
     """
     X, Y = (np.asarray(part) for part in model.data)
     Z = choose_inducing_points(X, model.kernel, REDUCED_POINTS)
     features = InducingFeatures(model.kernel, gpflow.inducing_variables.InducingPoints(Z))
-    L = np.asarray(features.factor())
-    F = np.linalg.solve(L, np.asarray(features.cross(X)))  # [R, N]
+    W = np.asarray(features.whitening())
+    F = W.T @ np.asarray(features.cross(X))  # [R, N]
     lam, E = np.linalg.eigh(F @ F.T)
     lam = np.maximum(lam, 1e-12 * lam[-1])
-    V = np.linalg.solve(L.T, E * np.sqrt(lam))
+    V = W @ (E * np.sqrt(lam))
     exact = form_of_solution(X, solution)
     shrunk = 1.0 / (lam[:, None] * exact.d + 1.0)
     w = shrunk * np.square(exact.d)
@@ -253,7 +254,7 @@ def page_error(regressor: Any, form: PageForm | ObservedForm) -> float:
 def what_if_document(regressor: Any) -> dict[str, Any] | str:
     """The estimator as plain data, or a sentence that says why there is none."""
     model, solution = regressor.model_, regressor.posterior_.solution()
-    inputs, targets = regressor._inputs, regressor._targets.scaling
+    inputs = regressor._inputs
     kernel = kernel_document(model.kernel, len(inputs.centre))
     reason = reason_against(regressor, solution)
     if kernel is None:
@@ -269,21 +270,41 @@ def what_if_document(regressor: Any) -> dict[str, Any] | str:
     return {
         "kernel": kernel,
         "inputs": {"centre": inputs.centre.tolist(), "inverse": (1.0 / inputs.scale).tolist()},
-        "targets": {"centre": targets.centre.tolist(), "scale": targets.scale.tolist()},
+        "targets": target_document(regressor._targets),
         **{name: encoded(part) for name, part in parts.items()},
         "points": len(form.Z) if isinstance(form, PageForm) else len(form.X),
         "error": page_error(regressor, stored),
     }
 
 
+def target_document(targets: Warping) -> dict[str, Any]:
+    """How standardised targets become the user's: scaling, transforms, quadrature of the mean."""
+    nodes, weights = quadrature()
+    document: dict[str, Any] = {
+        name: part.tolist() for name, part in targets.scaling._asdict().items()
+    }
+    document["transforms"] = [
+        {**t._asdict(), "low": finite_end(t.low), "high": finite_end(t.high)}
+        for t in targets.transforms
+    ]
+    if not targets.is_linear:
+        document["quadrature"] = {"nodes": nodes.tolist(), "weights": weights.tolist()}
+    return document
+
+
+def finite_end(end: float) -> float | None:
+    """Where a transform becomes a straight line; None if nowhere."""
+    return end if abs(end) < FAR_AWAY else None
+
+
 def reason_against(regressor: Any, solution: JointSolution | ObservedSolution) -> str | None:
     """Why a page does not predict by itself; None if it does."""
     num_targets, num_inputs = len(regressor.target_names_), len(regressor._inputs.centre)
     instead = "use `gpflow-cool predict`."
-    if not regressor._targets.is_linear:
-        return f"The page does not predict transformed targets: {instead}"
-    if num_targets > MAX_TARGETS or num_inputs > MAX_INPUTS:
-        return f"There are more than {MAX_TARGETS} targets or {MAX_INPUTS} inputs: {instead}"
+    if num_targets > MAX_TARGETS or regressor.n_features_in_ > MAX_COLUMNS:
+        return f"There are more than {MAX_TARGETS} targets or {MAX_COLUMNS} inputs: {instead}"
+    if num_inputs > MAX_INPUTS:
+        return f"The inputs have more than {MAX_INPUTS} categories: {instead}"
     if isinstance(solution, ObservedSolution) and np.sum(solution.system.mask) > MAX_OBSERVED:
         return f"Targets are missing, and more than {MAX_OBSERVED} are observed: {instead}"
     return None

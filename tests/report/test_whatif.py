@@ -5,12 +5,15 @@ from pathlib import Path
 
 import gpflow
 import numpy as np
+import pandas as pd
 import pytest
 import quickjs
 from numpy.testing import assert_allclose
+from scipy.special import ndtr
 
-from gpflow_cool.table import whatif
+from gpflow_cool.report import whatif
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.transforms import FAR_AWAY, Transform
 
 SCRIPT = (Path(whatif.__file__).parent / "predictor.js").read_text()
 
@@ -59,11 +62,12 @@ def in_javascript(document, rows):
         f"const stored = {json.dumps(document)}; const rows = {json.dumps(rows.tolist())};"
     )
     text = context.eval(
-        "const plain = (p) => [p.mean, p.cov.map((row) => Array.from(row))];"
+        "const plain = (p) => [p.mean, p.normal.cov.map((row) => Array.from(row)), p.low, p.high];"
         "JSON.stringify(rows.map(makePredictor(stored)).map(plain))"
     )
-    mean, cov = zip(*json.loads(text), strict=True)
-    return np.array(mean), np.array(cov)
+    mean, cov, low, high = map(np.array, zip(*json.loads(text), strict=True))
+    scale = np.array(document["targets"]["scale"])
+    return mean, cov * np.outer(scale, scale), low, high
 
 
 @pytest.mark.slow
@@ -74,11 +78,53 @@ def test_the_page_predicts_what_python_predicts(kernel):
     document = whatif.what_if_document(regressor)
     rows = np.vstack([X[:3], X.mean(axis=0), X.mean(axis=0) + 3 * X.std(axis=0)])
     mean, cov = regressor.predict(rows, return_cov=True)
-    found, S = in_javascript(document, rows)
+    found, S, *_ = in_javascript(document, rows)
     std = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
     assert (np.abs(found - mean) < 1e-6 * std).all()
     assert_allclose(S, cov, rtol=1e-6, atol=1e-6 * np.square(std).min())
     assert document["error"] < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("log", "yeo-johnson", "none"), ("yeo-johnson",) * 3])
+def test_transformed_targets(kinds):
+    X, Y = make_table(20)
+    Y = (Y - Y.mean(axis=0)) / Y.std(axis=0)
+    Y = np.stack([np.exp(Y[:, 0]), np.sinh(2 * Y[:, 1]), -np.exp(Y[:, 2])], axis=1)
+    transform = {f"y{t}": kind for t, kind in enumerate(kinds)}
+    frame = pd.DataFrame(Y, columns=list(transform))
+    regressor = CoolMTGPRegressor("se", ard=False, orders=2, target_transform=transform)
+    regressor.fit(X, frame)
+    rows = np.vstack([X[:4], X.mean(axis=0), X.mean(axis=0) + 3 * X.std(axis=0)])
+    mean, std = (np.asarray(part) for part in regressor.predict(rows, return_std=True))
+    low, high = np.moveaxis(regressor.predict_quantiles(rows, ndtr([-2.0, 2.0])), -1, 0)
+    found, _, a, b = in_javascript(whatif.what_if_document(regressor), rows)
+    for ours, theirs in [(found, mean), (a, low), (b, high)]:
+        assert (np.abs(ours - theirs) < 1e-6 * std).all()
+
+
+def powers(low, high):
+    ends = [(None, None), (low, high)]
+    return [("yeo-johnson", p, 0.7, *end) for p in (0.0, 0.4, 1.0, 1.6, 2.0) for end in ends]
+
+
+@pytest.mark.parametrize("parts", [("none", 1.0, 1.0, None, None), *powers(-2.0, 1.5)])
+def test_inverse_transforms(parts):
+    kind, power, unit, low, high = parts
+    transform = Transform(
+        kind,
+        power,
+        unit,
+        *(end if end else np.sign(s) * FAR_AWAY for s, end in ((-1, low), (1, high))),
+    )
+    z = np.linspace(-3, 3, 13)
+    context = quickjs.Context()
+    context.eval(SCRIPT)
+    document = json.dumps({"kind": kind, "power": power, "unit": unit, "low": low, "high": high})
+    found = context.eval(
+        f"JSON.stringify({z.tolist()}.map((z) => inverseTransform({document}, z)))"
+    )
+    assert_allclose(json.loads(found), transform.inverse(z), rtol=1e-12, atol=1e-13)
 
 
 def test_constant_inputs_and_one_target():
@@ -86,7 +132,7 @@ def test_constant_inputs_and_one_target():
     X[:, 1] = 7.0
     regressor = CoolMTGPRegressor("matern52").fit(X, Y[:, 0])
     mean, std = regressor.predict(X, return_std=True)
-    found, S = in_javascript(whatif.what_if_document(regressor), X)
+    found, S, *_ = in_javascript(whatif.what_if_document(regressor), X)
     assert_allclose(found[:, 0], mean, rtol=1e-9)
     assert_allclose(np.sqrt(S[:, 0, 0]), std, rtol=1e-6)
 
@@ -98,7 +144,7 @@ def test_inducing_points():
     document = whatif.what_if_document(regressor)
     assert document["points"] == 15
     mean, cov = regressor.predict(X[:20], return_cov=True)
-    found, S = in_javascript(document, X[:20])
+    found, S, *_ = in_javascript(document, X[:20])
     std = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
     assert (np.abs(found - mean) < 1e-3 * std).all()
     assert (np.abs(np.sqrt(np.diagonal(S, axis1=1, axis2=2)) - std) < 1e-3 * std).all()
@@ -115,7 +161,7 @@ def test_many_rows_are_reduced_and_the_error_is_told(monkeypatch):
         monkeypatch.setattr(whatif, "MAX_MEAN_NUMBERS", numbers)
         document = whatif.what_if_document(regressor)
         assert document["points"] == points and ("X" in document) == (numbers == 1000)
-        found, S = in_javascript(document, X)
+        found, S, *_ = in_javascript(document, X)
         shift = np.max(np.abs(found - mean) / std)
         spread = np.max(np.abs(np.sqrt(np.diagonal(S, axis1=1, axis2=2)) / std - 1))
         assert max(shift, spread) <= document["error"] * 1.001 + 1e-9  # all rows were checked
@@ -145,7 +191,7 @@ def test_what_the_page_cannot_do_is_said(monkeypatch):
     periodic = k.Periodic(k.SquaredExponential(active_dims=[0]))
     text = whatif.what_if_document(CoolMTGPRegressor(periodic, orders=1).fit(X, Y))
     assert text.startswith("The page does not know this kernel")
-    monkeypatch.setattr(whatif, "MAX_INPUTS", 2)
+    monkeypatch.setattr(whatif, "MAX_COLUMNS", 2)
     text = whatif.what_if_document(CoolMTGPRegressor("se", ard=False, orders=1).fit(X, Y))
     assert text.startswith("There are more than 60 targets or 2 inputs")
 
@@ -158,7 +204,7 @@ def test_missing_targets(monkeypatch):
     document = whatif.what_if_document(regressor)
     rows = np.vstack([X, X.mean(axis=0)])
     mean, cov = regressor.predict(rows, return_cov=True)
-    found, S = in_javascript(document, rows)
+    found, S, *_ = in_javascript(document, rows)
     std = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
     assert (np.abs(found - mean) < 1e-6 * std).all()
     assert_allclose(S, cov, rtol=1e-6, atol=1e-6 * np.square(std).min())

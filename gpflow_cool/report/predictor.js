@@ -1,5 +1,5 @@
 "use strict";
-/* Predictions of a fitted model, from what table/whatif.py wrote: no document, no browser needed. */
+/* Predictions of a fitted model, from what report/whatif.py wrote: no document, no browser needed. */
 
 function decodeBase64(text) {
   const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -44,18 +44,64 @@ function covariance(kernel, a, i, b, j) {
   return kernel.kind === "linear" ? total : kernel.variance * ofDistance[kernel.kind](total, kernel);
 }
 
-/* A function that takes inputs in the user's units to means and covariances of the targets. */
+/* Transforms of targets, as in table/transforms.py: the inverse of g, and its slope log g'(y). */
+const boxCox = (u, power) => (power === 0 ? Math.log1p(u) : Math.expm1(power * Math.log1p(u)) / power);
+const inverseBoxCox = (z, power) => Math.expm1(power === 0 ? z : Math.log1p(power * z) / power);
+
+const curves = {
+  log: (y) => Math.log(y),
+  "yeo-johnson": (y, { power, unit }) =>
+    boxCox(Math.max(y, 0) / unit, power) - boxCox(Math.max(-y, 0) / unit, 2 - power),
+};
+const inverseCurves = {
+  log: (z) => Math.exp(z),
+  "yeo-johnson": (z, { power, unit }) =>
+    unit * (inverseBoxCox(Math.max(z, 0), power) - inverseBoxCox(Math.max(-z, 0), 2 - power)),
+};
+const logSlopes = {
+  log: (y) => -Math.log(y),
+  "yeo-johnson": (y, { power, unit }) =>
+    (power - 1) * Math.sign(y) * Math.log1p(Math.abs(y / unit)) - Math.log(unit),
+};
+
+/* Outside low and high, the transform goes on as a straight line; null where there is no such end. */
+function inverseTransform(transform, z) {
+  const { kind, low, high } = transform;
+  if (kind === "none") return z;
+  const ends = [low, high].map((y) => (y === null ? null : curves[kind](y, transform)));
+  let inside = z;
+  if (ends[0] !== null) inside = Math.max(inside, ends[0]);
+  if (ends[1] !== null) inside = Math.min(inside, ends[1]);
+  const y = inverseCurves[kind](inside, transform);
+  return z === inside ? y : y + (z - inside) * Math.exp(-logSlopes[kind](y, transform));
+}
+
+/* A function that takes inputs in the user's units to means of the targets, ends of intervals of two
+   standard deviations, and `normal`: means and covariances of the transformed, standardised targets.
+   Its value(t, z) is the target that such a number stands for. */
 function makePredictor(stored) {
   const { inputs, targets, kernel } = stored;
   const moments = stored.A ? momentsGivenObserved(stored) : momentsFromPoints(stored);
-  return function predict(x) {
-    const z = Array.from(x, (value, i) => (value - inputs.centre[i]) * inputs.inverse[i]);
-    const { mean, cov } = moments(z, covariance(kernel, z, 0, z, 0));
+  const value = (t, z) =>
+    inverseTransform(targets.transforms[t], z * targets.scale[t] + targets.centre[t]);
+  function meanOf(t, m, s) {
+    if (targets.transforms[t].kind === "none") return value(t, m);
+    const { nodes, weights } = targets.quadrature;
+    return nodes.reduce((sum, x, i) => sum + weights[i] * value(t, m + s * x), 0);
+  }
+  function predict(x) {
+    const z = Array.from(x, (entry, i) => (entry - inputs.centre[i]) * inputs.inverse[i]);
+    const normal = moments(z, covariance(kernel, z, 0, z, 0));
+    const means = Array.from(normal.mean), stds = means.map((_, t) => Math.sqrt(normal.cov[t][t]));
     return {
-      mean: Array.from(mean, (m, t) => m * targets.scale[t] + targets.centre[t]),
-      cov: cov.map((row, t) => row.map((c, u) => c * targets.scale[t] * targets.scale[u])),
+      mean: means.map((m, t) => meanOf(t, m, stds[t])),
+      low: means.map((m, t) => value(t, m - 2 * stds[t])),
+      high: means.map((m, t) => value(t, m + 2 * stds[t])),
+      normal,
     };
-  };
+  }
+  predict.value = value;
+  return predict;
 }
 
 function squareMatrix(size) {

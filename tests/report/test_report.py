@@ -15,11 +15,12 @@ from numpy.testing import assert_allclose
 from scipy.stats import chi2, kstest, norm
 from tables import NASTY, make_data
 
-from gpflow_cool.selection.choice import Candidate, KernelTable
+from gpflow_cool.report.data import surprise
+from gpflow_cool.report.page import FOLDER, SCRIPTS
+from gpflow_cool.report.sections import number, report_page
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.page import FOLDER, SCRIPTS
-from gpflow_cool.table.report import number, report_page
-from gpflow_cool.table.report_data import surprise
 from gpflow_cool.table.summary import leave_one_out_scores
 
 VOID = {"meta", "link", "img", "br"}
@@ -73,10 +74,14 @@ def test_nothing_is_fetched_and_only_the_pages_own_script_runs(small_regressor):
     (policy,) = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
     assert policy.startswith("default-src 'none'; img-src data:; ")
     assert policy.endswith(f"script-src 'sha256-{digest}'")
-    for _, attributes in page.tags:
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    for tag, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
-            assert attributes.get(name, "data:").startswith("data:")
+            if tag == "a":
+                assert attributes["href"][0] == "#" and attributes["href"][1:] in ids
+            else:
+                assert attributes.get(name, "data:").startswith("data:")
     addresses = {address for address in re.findall(r"https?:[^\"' ]*", text)}
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name of the language, not fetched
     assert "@import" not in text and "innerHTML" not in text
@@ -96,12 +101,14 @@ def test_what_the_script_gets_is_the_estimators(small_regressor):
     X, Y = make_data(2)
     rows = small_regressor.leave_one_out_
     assert data["targets"] == [NASTY, "b"]
-    assert [part["name"] for part in data["inputs"]] == ["depth", "lamp"]
-    assert_allclose(data["inputs"][0]["mean"], X[:, 0].mean())
+    assert [part["name"] for part in data["controls"]] == ["depth", "lamp"]
+    assert_allclose(data["controls"][0]["start"], X[:, 0].mean())
     for t, part in enumerate(data["scatter"]):
         assert_allclose(part["y"], Y[:, t], rtol=1e-5)
         assert_allclose(part["mean"], np.asarray(rows.mean)[:, t], rtol=1e-5)
-        assert_allclose(part["std"], np.asarray(rows.std)[:, t], rtol=1e-5)
+        half = 2 * np.asarray(rows.std)[:, t]
+        assert_allclose(part["low"], part["mean"] - half, rtol=1e-4, atol=1e-4 * half.max())
+        assert_allclose(part["high"], part["mean"] + half, rtol=1e-4, atol=1e-4 * half.max())
         assert part["row"] == [str(n) for n in range(15)]
     calibration = data["calibration"]
     inside = np.abs(Y - rows.mean) <= norm.ppf(0.75) * rows.std
@@ -137,9 +144,8 @@ def test_an_outlier_is_the_most_surprising_row():
     frame = pd.DataFrame(Y, columns=["a", "b"], index=index)
     inputs = pd.DataFrame(X, columns=["depth", "lamp"], index=index)
     page = Page(report_page(CoolMTGPRegressor("se", ard=False).fit(inputs, frame), "m"))
-    start = next(n for n, row in enumerate(page.rows) if row[:2] == ["row", "probability"])
-    assert page.rows[start + 1][0] == "sample 6" and page.rows[start + 1][2] == "b"
-    assert page.rows[start + 1][3] == number(Y[6, 1])
+    start = next(n for n, row in enumerate(page.rows) if row[:2] == ["row", "target"])
+    assert page.rows[start + 1][:3] == ["sample 6", "b", number(Y[6, 1])]
 
 
 @pytest.mark.slow
@@ -147,7 +153,8 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     rng = np.random.default_rng(0)
     X = rng.normal(size=[20, 2])
     regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
-    rows = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125), Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
+    good = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125, score=3.25, interpolates=True)
+    rows = good, Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
     regressor.kernel_choice_ = KernelTable(rows, "se", 20)
     text = report_page(regressor, "m")
     data = data_of(text)["maps"]
@@ -156,26 +163,38 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     assert_allclose(np.array(data["mean"]).T, mean, rtol=1e-4, atol=1e-5)
     assert_allclose(np.array(data["std"]).T, std, rtol=1e-4)
     rows = Page(text).rows
-    assert ["se", "−1.5", "0.25", "7.5", "3", "0.125"] in rows
-    assert ["rq", "failed: <bad>", "", "", "", "1"] in rows
+    assert ["se", "−1.5", "0.25", "7.5", "3.2!", "3", "0.125"] in rows
+    assert ["rq", "failed: <bad>", "", "", "", "", "1"] in rows
     assert len(Page(text).figures()) == 4  # two correlations, kernels, relevance
 
 
 @pytest.mark.slow
-def test_transformed_targets_and_categories():
+def test_transformed_targets_words_and_dates():
     rng = np.random.default_rng(0)
     colours = ["red", "blue", "red", "grey", "blue"] * 5
     X = pd.DataFrame({"size": rng.normal(size=25), "colour": colours})
-    Y = np.exp(np.sin(X["size"]) + (X.colour == "red") + 0.2 * rng.normal(size=25))
-    regressor = CoolMTGPRegressor("se", ard=False, target_transform="log")
+    X["day"] = pd.to_datetime("2024-01-01") + pd.to_timedelta(np.arange(25), unit="D")
+    X.loc[3, "size"] = np.nan
+    Y = np.exp(np.sin(np.arange(25)) + (X.colour == "red") + 0.2 * rng.normal(size=25))
+    regressor = CoolMTGPRegressor("se", ard=False, target_transform="log", missing_inputs="fill")
     text = report_page(regressor.fit(X, Y.to_frame("mass")), "m")
-    assert "The page does not predict transformed targets" in text
     data = data_of(text)
-    assert [part["name"] for part in data["inputs"]] == list(regressor.encoded_names_)
+    assert [part["kind"] for part in data["controls"]] == ["number", "category", "date"]
+    assert [part["first"] for part in data["controls"]] == [0, 2, 5]
+    size, colour, day = data["controls"]
+    assert size["flag"] and size["fill"] == pytest.approx(np.nanmedian(X["size"]))
+    assert colour["categories"][colour["start"]] == "blue"  # as often as red, and before it
+    assert (day["max"] - day["min"], day["min"]) == (24.0, 19723.0)
     rows = regressor.model_.leave_one_out()
     Z = np.asarray(regressor.model_.data[1])
     scores = (Z - rows.mean.numpy())[:, 0] / np.sqrt(rows.cov.numpy()[:, 0, 0])
     assert_allclose(data["calibration"]["curves"][0][20], np.mean(np.abs(scores) <= norm.ppf(0.75)))
+    part = data["scatter"][0]
+    inside = (np.array(part["low"]) <= part["y"]) & (part["y"] <= np.array(part["high"]))
+    assert inside.mean() == np.mean(np.abs(scores) <= 2.0)
+    cells = {row[0]: row[1:] for row in Page(text).rows}
+    assert cells["day"][:3] == ["2024-01-01", "2024-01-13", "2024-01-25"]
+    assert cells["colour=grey"][:4] == ["", "20.0%", "", ""]
 
 
 def test_its_numbers_are_the_estimators(small_regressor):
@@ -210,7 +229,7 @@ def test_one_target_and_many(num_tasks):
     y = Y[:, 0] if num_tasks == 1 else Y
     kernel = gpflow.kernels.Linear() + gpflow.kernels.Matern12(active_dims=[0])
     page = Page(report_page(CoolMTGPRegressor(kernel, ard=False).fit(X, y), "m"))
-    assert len(page.figures()) == 3
+    assert len(page.figures()) == (1 if num_tasks == 1 else 3)  # relevance, two correlations
     heads = [row for row in page.rows if row[0] == "input"]
     assert heads == [["input", "min", "mean", "max", "σ"]]  # no lengthscales
 

@@ -18,29 +18,10 @@ from ..plotting import (
     plot_task_matrix,
 )
 from ..plotting.kernels import MAX_BARS
-from .page import (
-    column_rows,
-    count,
-    embed,
-    lengthscale,
-    new_figure,
-    number,
-    section,
-    table,
-    whole_page,
-    words,
-)
-from .report_data import (
-    MAX_ROWS_DRAWN,
-    MAX_TARGETS_DRAWN,
-    Findings,
-    calibration_of,
-    is_map,
-    most_surprising,
-    report_data,
-    varying_inputs,
-)
-from .summary import (
+from ..selection.ranking import Candidate
+from ..table.encoding import Coding
+from ..table.residuals import heavy_lines, heavy_tails, poor_lines
+from ..table.summary import (
     caveat_lines,
     deviations,
     kernel_parameters,
@@ -52,6 +33,27 @@ from .summary import (
     strongest_correlation,
     untold_pairs,
     untold_sentence,
+)
+from .data import (
+    MAX_ROWS_DRAWN,
+    MAX_TARGETS_DRAWN,
+    Findings,
+    calibration_of,
+    is_map,
+    most_surprising,
+    report_data,
+)
+from .page import (
+    column_rows,
+    count,
+    embed,
+    lengthscale,
+    new_figure,
+    number,
+    section,
+    table,
+    whole_page,
+    words,
 )
 
 
@@ -122,13 +124,19 @@ def scores_section(found: Findings) -> str:
         for row in scores["targets"]
     ]
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
-    caveat = html.escape(" ".join(caveat_lines(scores)))
+    transformed = not regressor._targets.is_linear
+    remarks = heavy_lines(heavy_tails(regressor), transformed)
+    remarks += poor_lines(scores["targets"], transformed)
+    notes = [" ".join(caveat_lines(scores)), *remarks]
+    caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)
     return section(
-        "How well every row is predicted from the others",
-        "A relative RMSE of 1 is no better than predicting the mean. Of the targets, 95.4&nbsp;%"
+        "Scores",
+        "How good are the predictions?",
+        "Each row is predicted from all the others. A relative RMSE of 1 is no better than"
+        " predicting the mean. Of the targets, 95.4&nbsp;%"
         " should lie within two standard deviations. NLPD is the negative log predictive density,"
         f" the lower the better; joint over a row it is {number(scores['joint_nlpd'])}.",
-        f'<p class="note">{caveat}</p>{table(head, rows)}',
+        table(head, rows) + caveat,
     )
 
 
@@ -136,6 +144,8 @@ def correlation_section(found: Findings) -> str:
     """Heat maps of both correlations."""
     regressor = found.regressor
     names = regressor.target_names_
+    if len(names) == 1:
+        return ""
     tasks, noise = regressor.task_correlation_, known_noise_correlation(regressor)
     untold = untold_sentence(untold_pairs(noise, names))
     many = len(names) > MAX_TASKS_WITH_NUMBERS
@@ -149,7 +159,8 @@ def correlation_section(found: Findings) -> str:
         figures.append(embed(figure, f"Correlations of the {kind.lower()} between targets"))
     sorted_by = " Targets whose functions vary together stand side by side." if many else ""
     return section(
-        "Correlations between the targets",
+        "Targets",
+        "How do the targets hang together?",
         "<b>Tasks:</b> how the functions behind the targets vary together over the inputs."
         f" {html.escape(strongest_correlation(tasks, names))} <b>Noise:</b> how the deviations from"
         " these functions vary together within a row."
@@ -162,13 +173,15 @@ def what_if_section(found: Findings) -> str:
     """Sliders, predictions that follow them, slices and an ellipse, drawn by the page's script."""
     model = found.model
     if isinstance(model, str):
-        return section("What if?", html.escape(model), "")
+        return section("What if", "What if?", html.escape(model), "")
     return section(
+        "What if",
         "What if?",
-        "Move an input: the predicted targets follow, with intervals of two standard deviations of"
-        " a new observation. The ellipses hold one and two standard deviations of two targets"
-        " together. The slices vary one input while the others stay where they are; the sliders"
-        " start at the centre of the data.",
+        "Change an input, and see what the model predicts. A new observation lies between"
+        " <i>from</i> and <i>to</i> with a probability of 95.4&nbsp;% (two standard deviations)."
+        " The regions around the dot show two targets together, at one and two standard deviations."
+        " Below, one input at a time varies while the others stay. The start is a typical row:"
+        " means of numbers and dates, the most frequent categories.",
         '<div id="what-if"></div>' + error_note(model, found.regressor.model_.num_rows),
     )
 
@@ -188,9 +201,10 @@ def error_note(model: dict[str, Any], num_rows: int) -> str:
 def maps_section(found: Findings) -> str:
     """For two inputs, maps of means and deviations."""
     regressor = found.regressor
-    if len(varying_inputs(regressor)) != 2 or not is_map(regressor):
+    if not is_map(regressor):
         return ""
     return section(
+        "Maps",
         "Maps",
         "Mean of each target over the two inputs, and the standard deviation of a new observation.",
         '<div id="maps"></div>',
@@ -203,13 +217,15 @@ def calibration_section(found: Findings) -> str:
     more = "" if few else f" The first {MAX_TARGETS_DRAWN} targets are drawn."
     drawn = "" if num_rows <= MAX_ROWS_DRAWN else f" {MAX_ROWS_DRAWN:,} rows are drawn."
     return section(
-        "Calibration",
-        "Each row is predicted from all the others. Where the curves lie near the diagonal, regions"
-        " hold as many rows as they should: intervals of one target, or an ellipsoid of all targets"
-        " together. Below the diagonal they are too narrow, above it too wide. The other figure"
-        " shows a target against its prediction; bars are two standard deviations. Turn the wheel"
-        f" to zoom, drag to move, click twice to see all again.{more}{drawn}",
-        '<div class="columns"><div id="calibration"></div><div id="scatter"></div></div>'
+        "Intervals",
+        "Can the intervals be trusted?",
+        "Each row is predicted from all the others. One figure shows a target against its"
+        " prediction, with intervals of two standard deviations. The other tells how many rows lie"
+        " inside regions of each size: intervals of one target, or an ellipsoid of all targets"
+        " together. Near the diagonal, regions hold as many rows as they should; below it they are"
+        " too narrow, above it too wide. Click into a figure to zoom with the wheel or to drag it,"
+        f" twice to see all again.{more}{drawn}",
+        '<div class="columns"><div id="scatter"></div><div id="calibration"></div></div>'
         + coverage_table(found),
     )
 
@@ -226,19 +242,21 @@ def coverage_table(found: Findings) -> str:
 
 def surprises_section(found: Findings) -> str:
     """The rows that the model, given all the others, expects least."""
-    head = ["row", "probability", "target", "observed", "predicted", "2σ"]
+    head = ["row", "target", "observed", "predicted", "from", "to", "probability"]
     rows = [
-        [row.label, number(row.probability), row.target]
-        + [number(value) for value in (row.observed, row.predicted, 2 * row.std)]
+        [row.label, row.target]
+        + [number(v) for v in (row.observed, row.predicted, row.low, row.high, row.probability)]
         for row in most_surprising(found)
     ]
     if not rows:
         return ""
     num_rows = len(found.rows.Y)
     return section(
-        "Which rows surprise the model most",
+        "Surprises",
+        "Which rows are surprising?",
         "Each row is predicted from all the others. The probability is that of a row at least as"
-        " far from its prediction, all targets together. The target is the one that deviates most."
+        " far from its prediction, all targets together. The target is the one that deviates most;"
+        " it was expected between <i>from</i> and <i>to</i> (two standard deviations)."
         f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.",
         table(head, rows),
     )
@@ -251,20 +269,24 @@ def kernels_section(found: Findings) -> str:
         return ""
     figure = new_figure((6.4, 0.7 + 0.3 * len(choice.candidates)))
     plot_kernel_table(choice, figure.subplots())
-    head = ["kernel", "log density", "RMSE", "log evidence", "parameters", "seconds"]
-    rows = [
-        [row.name, *map(number, row[1:4]), str(row.num_parameters), number(row.seconds)]
-        if not row.error
-        else [row.name, f"failed: {row.error}", "", "", "", number(row.seconds)]
-        for row in choice.candidates
-    ]
+    head = ["kernel", "log density", "RMSE", "log evidence", "score", "parameters", "seconds"]
+    rows = [[*kernel_cells(row), number(row.seconds)] for row in choice.candidates]
     return section(
-        "Kernels",
-        f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. The"
-        f" first that is not clearly worse than the best is used: {html.escape(choice.chosen)}."
-        " Density and RMSE are of standardised targets.",
+        "Kernel",
+        "Which kernel?",
+        f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. Of"
+        " those that are not clearly worse than the best, the one with the highest score is used,"
+        " the training objective charged for the parameters:"
+        f" {html.escape(choice.chosen)}. Density and RMSE are of standardised targets.",
         embed(figure, "Densities of the kernels that were compared") + table(head, rows),
     )
+
+
+def kernel_cells(row: Candidate) -> list[str]:
+    """What the table tells of a kernel, its seconds left out."""
+    if row.error:
+        return [row.name, f"failed: {row.error}", "", "", "", ""]
+    return [row.name, *map(number, row[1:4]), row.score_text, str(row.num_parameters)]
 
 
 def relevance_section(found: Findings) -> str:
@@ -275,7 +297,8 @@ def relevance_section(found: Findings) -> str:
     figure = new_figure((6.4, 0.8 + 0.26 * min(len(relevance), MAX_BARS)))
     plot_relevance(relevance, found.regressor.encoded_names_, figure.subplots())
     return section(
-        "Inputs that matter",
+        "Inputs",
+        "Which inputs matter?",
         "The part of a function's variance that an input moves if it alone is drawn again from the"
         " data: 0 for an input that does not matter. Inputs that act together count in full for"
         " each of them.",
@@ -296,10 +319,13 @@ def parameters_section(found: Findings) -> str:
     if kernel:
         content += '<p class="note">Kernel, in units of standardised inputs: '
         content += "; ".join(html.escape(f"{name} = {value}") for name, value in kernel) + ".</p>"
+    linear = regressor._targets.is_linear
+    units = "the target's units" if linear else "units of the transformed target"
     return section(
-        "Learned parameters",
-        "Standard deviations of each target's function (before any data) and of its noise, in the"
-        " target's units.",
+        "Signal and noise",
+        "Signal and noise",
+        "Standard deviations of each target's function (before any data) and of its noise, in"
+        f" {units}.",
         content,
     )
 
@@ -307,35 +333,50 @@ def parameters_section(found: Findings) -> str:
 def data_section(found: Findings) -> str:
     """Summary of the columns."""
     regressor = found.regressor
-    X, Y = regressor.training_data()
-    names = regressor.encoded_names_
     scales = lengthscales(regressor)
-    inputs = column_rows(names, X)
+    inputs = input_rows(regressor)
     if scales is not None:
         inputs = [[*row, lengthscale(s)] for row, s in zip(inputs, scales, strict=True)]
     head = ["min", "mean", "max", "σ"]
+    about = "A column of words is one input per category, and its mean is the category's share. "
+    about = about if "indicator" in regressor.encoded_kinds_ else ""
+    if scales is not None:
+        about += (
+            "A lengthscale, in the input's units, is the distance over which the targets change"
+            " their course. If inputs have lengthscales of their own, an input matters little whose"
+            " lengthscale is many times its σ."
+        )
     return section(
         "Data",
-        "A lengthscale, in the input's units, is the distance over which the targets change their"
-        " course. If inputs have lengthscales of their own, an input matters little whose"
-        " lengthscale is many times its σ."
-        if scales is not None
-        else "",
+        "The data",
+        about,
         table(["input", *head, *(["lengthscale"] if scales is not None else [])], inputs)
-        + "<br>"
-        + table(["target", *head], column_rows(regressor.target_names_, Y)),
+        + table(["target", *head], column_rows(regressor.target_names_, found.rows.Y)),
     )
+
+
+def input_rows(regressor: Any) -> list[list[str]]:
+    """Smallest, mean and largest value and deviation of each input, as people write them."""
+    X = regressor.training_data()[0]
+    rows = column_rows(regressor.encoded_names_, X)
+    for row, kind, x in zip(rows, regressor.encoded_kinds_, X.T, strict=True):
+        if kind == "indicator":
+            row[1:] = ["", f"{x.mean():.1%}", "", ""]
+        elif kind != "number":
+            coding = Coding(row[0], kind)
+            row[1:] = [*map(coding.shown, (x.min(), x.mean(), x.max())), f"{number(x.std())} days"]
+    return rows
 
 
 SECTIONS: list[Callable[[Findings], str]] = [
     facts_section,
-    scores_section,
     what_if_section,
+    scores_section,
+    relevance_section,
     maps_section,
     correlation_section,
     calibration_section,
     surprises_section,
-    relevance_section,
     kernels_section,
     parameters_section,
     data_section,

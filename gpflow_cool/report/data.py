@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
+from scipy.special import ndtr
 from scipy.stats import chi2
 
 from ..plotting import CALIBRATION_LEVELS, calibration_curves, map_grid
-from ..plotting.cells import predict_cells
-from .residuals import standardised_rows
+from ..plotting.cells import predict_cells, unit_ratio
+from ..table.encoding import Coding
+from ..table.residuals import standardised_rows
 from .whatif import what_if_document
 
 MAX_TARGETS_DRAWN = 12
@@ -35,6 +37,9 @@ class LeftOut(NamedTuple):
     Y: AnyNDArray
     mean: AnyNDArray
     std: AnyNDArray
+    interval: AnyNDArray
+    """[N, T, 2], intervals of two standard deviations, through the transform of the targets."""
+
     residual: AnyNDArray
     """[N, T], residuals of the transformed targets, divided by their deviations."""
 
@@ -67,7 +72,9 @@ class Findings:
         normal, left_out = standardised_rows(self.regressor), self.regressor.model_.leave_one_out()
         residual = (normal.Y - normal.mean) / normal.std
         p = None if too_many else surprise(normal.Y, normal.mean, left_out.cov.numpy())
-        return LeftOut(Y, mean, std, residual, p)
+        targets, levels = self.regressor._targets, ndtr([-2.0, 2.0])
+        interval = targets.quantiles(normal.mean, normal.std**2, levels.tolist())
+        return LeftOut(Y, mean, std, interval, residual, p)
 
 
 def report_data(found: Findings) -> dict[str, Any]:
@@ -75,7 +82,8 @@ def report_data(found: Findings) -> dict[str, Any]:
     regressor, rows = found.regressor, found.rows
     return {
         "targets": found.names,
-        "inputs": input_summaries(regressor),
+        "controls": input_controls(regressor),
+        "numInputs": len(regressor.encoded_names_),
         "ranges": target_ranges(rows.Y),
         "scatter": scatter_data(rows, row_labels(regressor, len(rows.Y))),
         "calibration": calibration_data(rows),
@@ -84,27 +92,48 @@ def report_data(found: Findings) -> dict[str, Any]:
     }
 
 
-def input_names(regressor: Any) -> list[str]:
-    """Names of the inputs that the kernel sees."""
-    return list(regressor.encoded_names_)
-
-
 def varying_inputs(regressor: Any) -> list[int]:
     """Numbers of the inputs that are not constant."""
     return np.flatnonzero(np.isfinite(regressor._inputs.scale)).tolist()
 
 
-def input_summaries(regressor: Any) -> list[dict[str, Any]]:
-    """Name, range and mean of each input."""
-    X = regressor.training_data()[0]
-    parts = (part.tolist() for part in (X.min(axis=0), X.max(axis=0), X.mean(axis=0)))
-    cells = zip(input_names(regressor), *parts, strict=True)
-    return [{"name": name, "min": a, "max": b, "mean": m} for name, a, b, m in cells]
+def codings_of(regressor: Any) -> tuple[Coding, ...]:
+    """How each column of the user's table becomes inputs of the model."""
+    if regressor._encoding is not None:
+        return tuple(regressor._encoding.codings)
+    return tuple(Coding(name, "number") for name in regressor.encoded_names_)
+
+
+def input_controls(regressor: Any) -> list[dict[str, Any]]:
+    """
+    For each column of the user's table: its kind, where its inputs begin, its range, and its value
+    in a typical row.
+    """
+    X, typical = regressor.training_data()[0], regressor.typical_inputs()
+    controls: list[dict[str, Any]] = []
+    first = 0
+    for coding in codings_of(regressor):
+        size = len(coding.inputs)
+        control: dict[str, Any] = {"name": coding.name, "kind": coding.kind, "first": first}
+        if coding.kind == "category":
+            start = int(np.argmax(typical[first : first + size])) if size else 0
+            control |= {"categories": list(coding.categories), "start": start}
+        else:
+            x = X[:, first]
+            control |= {
+                "min": float(x.min()),
+                "max": float(x.max()),
+                "start": float(typical[first]),
+            }
+            control |= {"flag": coding.flag, "fill": coding.fill}
+        controls.append(control)
+        first += size
+    return controls
 
 
 def target_ranges(Y: AnyNDArray) -> list[list[float]]:
-    """Where each target is drawn: its range in the data, and a fifth of it on both sides."""
-    low, high = np.nanmin(Y, axis=0), np.nanmax(Y, axis=0)
+    """Where each target is drawn: what holds 96% of the data, and a fifth of it on both sides."""
+    low, high = np.nanquantile(Y, [0.02, 0.98], axis=0)
     margin = np.where(high > low, 0.2 * (high - low), 1.0)
     return np.stack([low - margin, high + margin], axis=1).tolist()
 
@@ -115,7 +144,8 @@ def scatter_data(rows: LeftOut, labels: list[str]) -> list[dict[str, Any]]:
     for t in range(min(rows.Y.shape[1], MAX_TARGETS_DRAWN)):
         known = np.flatnonzero(~np.isnan(rows.Y[:, t]))
         known = known[np.unique(np.linspace(0, len(known) - 1, MAX_ROWS_DRAWN).astype(int))]
-        parts = {"y": rows.Y, "mean": rows.mean, "std": rows.std}
+        low, high = np.moveaxis(rows.interval, -1, 0)
+        parts = {"y": rows.Y, "mean": rows.mean, "low": low, "high": high}
         cells = {name: rounded(part[known, t]) for name, part in parts.items()}
         found.append({**cells, "row": [labels[n] for n in known]})
     return found
@@ -180,7 +210,8 @@ class SurprisingRow(NamedTuple):
     target: str
     observed: float
     predicted: float
-    std: float
+    low: float
+    high: float
 
 
 def most_surprising(found: Findings) -> list[SurprisingRow]:
@@ -192,7 +223,7 @@ def most_surprising(found: Findings) -> list[SurprisingRow]:
 
     def described(n: int) -> SurprisingRow:
         t = int(np.nanargmax(np.abs(rows.residual[n])))
-        values = (float(part[n, t]) for part in (rows.Y, rows.mean, rows.std))
+        values = map(float, (rows.Y[n, t], rows.mean[n, t], *rows.interval[n, t]))
         return SurprisingRow(labels[n], float(p[n]), found.names[t], *values)
 
     order = np.argsort(p, kind="stable")[:MAX_SURPRISES]
@@ -200,18 +231,21 @@ def most_surprising(found: Findings) -> list[SurprisingRow]:
 
 
 def is_map(regressor: Any) -> bool:
-    """Whether the inputs are two columns of numbers."""
-    return bool(regressor.n_features_in_ == 2 and regressor._encoding is None)
+    """Whether the inputs are two columns of numbers or dates that vary."""
+    kinds = regressor.encoded_kinds_
+    return len(varying_inputs(regressor)) == 2 == len(kinds) and "indicator" not in kinds
 
 
 def map_data(regressor: Any) -> dict[str, Any] | None:
     """Means and deviations over two inputs; None if there are not two that vary."""
-    X = regressor.training_data()[0]
-    if len(varying_inputs(regressor)) != 2 or not is_map(regressor):
+    if not is_map(regressor):
         return None
-    grid = map_grid(X, cells=MAP_CELLS)
+    X, (first, second) = regressor.training_data()[0], regressor.encoded_names_
+    ratio = unit_ratio((first, second), X)
+    grid = map_grid(X, cells=MAP_CELLS, ratio=ratio)
     mean, std = predict_cells(regressor, grid.points)
     shown = range(min(mean.shape[1], MAX_TARGETS_DRAWN))
     parts = {"mean": mean, "std": std}
     cells = {name: [rounded(part[:, t]) for t in shown] for name, part in parts.items()}
-    return {"x": grid.x.tolist(), "y": grid.y.tolist(), **cells}
+    kinds = regressor.encoded_kinds_
+    return {"x": grid.x.tolist(), "y": grid.y.tolist(), "ratio": ratio, "kinds": kinds, **cells}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 
-SCRIPTS = ("predictor.js", "report.js")
+SCRIPTS = ("predictor.js", "charts.js", "panel.js", "report.js")
 
 
 def whole_page(title: str, head: str, sections: Sequence[str], foot: str, data: Any) -> str:
@@ -43,7 +43,7 @@ def whole_page(title: str, head: str, sections: Sequence[str], foot: str, data: 
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
         f"<title>{name}: Cool-MTGP report</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{name}</h1><p>{head}</p></header>\n<main>\n"
+        f"<header><h1>{name}</h1><p>{head}</p></header>\n{contents(sections)}\n<main>\n"
         + "\n".join(sections)
         + f"\n</main>\n<footer>{foot}</footer>\n"
         f'<script type="application/json" id="data">{embedded_json(data)}</script>\n'
@@ -71,20 +71,55 @@ def without_nan(data: Any) -> Any:
     return None if isinstance(data, float) and not np.isfinite(data) else data
 
 
-def section(heading: str, text: str, content: str) -> str:
-    """A box with a heading; `text` and `content` are HTML."""
-    return f"<section><h2>{heading}</h2>{f'<p>{text}</p>' if text else ''}{content}</section>"
+def section(label: str, heading: str, text: str, content: str) -> str:
+    """
+    A box with a heading.
+
+    :param label: One or two words for the list of contents.
+    :param text: HTML, as the content is.
+    """
+    paragraph = f"<p>{text}</p>" if text else ""
+    place = label.lower().replace(" ", "-")
+    return f'<section id="about-{place}"><h2>{heading}</h2>{paragraph}{content}</section>'
 
 
-def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are text."""
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
+def contents(sections: Sequence[str]) -> str:
+    """Links to the sections."""
+    places = re.findall('<section id="about-([^"]+)">', "\n".join(sections))
+    links = (
+        f'<a href="#about-{place}">{place.replace("-", " ").capitalize()}</a>' for place in places
     )
-    inside = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'<nav aria-label="Contents">{"".join(links)}</nav>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; cells are text. Columns of words are aligned to the left."""
+    body = [[str(cell) for cell in row] for row in rows]
+    columns = zip(*body, strict=True) if body else [()] * len(head)
+    kinds = ["" if all(map(is_number, column)) else ' class="text"' for column in columns]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        parts = zip(kinds, cells, strict=True)
+        return "".join(f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for kind, cell in parts)
+
+    lines = "".join(f"<tr>{line('td', row)}</tr>" for row in body)
+    inside = f"<thead><tr>{line('th', head)}</tr></thead><tbody>{lines}</tbody>"
     return f'<div class="scroll"><table>{inside}</table></div>'
+
+
+def is_number(cell: str) -> bool:
+    """
+    Whether a cell holds a number, a date or nothing.
+
+    >>> is_number("−1.5e+04"), is_number("20.0%"), is_number("–"), is_number("3 days")
+    (True, True, True, True)
+    >>> is_number("rain")
+    False
+    """
+    return (
+        re.fullmatch(r"[−–\d.,e+:% -]*( days|constant, not used)?|constant, not used", cell)
+        is not None
+    )
 
 
 def column_rows(names: Sequence[str], values: Any) -> list[list[str]]:

@@ -1,0 +1,1 @@
+"""Bayesian optimisation of two noisy objectives, our model beside others."""

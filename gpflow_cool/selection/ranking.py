@@ -1,0 +1,121 @@
+r"""
+Which of several trained kernels is taken.
+
+Three questions are asked, in this order:
+
+1. Is it clearly worse than the best by leave-one-out? Its mean log density per row then is lower by
+   more than `CLEARLY` standard errors of the difference.
+2. Of those that are left, does the model pass through every target? Where the noise of all tasks
+   has run to its lower bound, rows that are left out look better predicted than new rows are. Such
+   a kernel is taken only if all others are like that.
+3. Of those that are left, which one explains the data best, charged for its parameters (the
+   Bayesian information criterion)?
+
+.. math:: J - \tfrac{1}{2} p \log N
+
+with the training objective J, p trained parameters and N rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpflow.base import AnyNDArray
+
+CLEARLY = 2.0
+"""A difference of mean densities counts if it is more than so many standard errors."""
+
+ROUNDING = 1e-6
+"""Differences of log density per row that do not count: one kernel may become another."""
+
+
+DECIDED = 3.0
+"""Lengthscales per input are taken if the objective gains so many times what the prior takes."""
+
+
+class Candidate(NamedTuple):
+    """A kernel, and how well the model with it predicts rows that it was not given."""
+
+    name: str
+    log_density: float
+    """Mean over rows of the log density of a row's targets, given all the other rows."""
+
+    rmse: float
+    """Of every target predicted from the other rows, averaged over the tasks."""
+
+    log_evidence: float
+    num_parameters: int
+    seconds: float
+    error: str = ""
+    """Why the kernel could not be fitted."""
+
+    score: float | None = None
+    """The training objective, charged for the parameters: it decides between kernels that
+    leave-one-out cannot tell apart. None with a lengthscale per input, which are pulled together
+    and so are not as many parameters as they look."""
+
+    interpolates: bool = False
+    """Whether the noise of every task is at its lower bound."""
+
+    @property
+    def score_text(self) -> str:
+        """The score, or a dash where there is none, and a mark where it does not count."""
+        mark = "!" if self.interpolates else ""
+        return "-" if self.score is None else f"{self.score:.1f}{mark}"
+
+
+class Trained(NamedTuple):
+    """A row of the table, with its model and the history of its training."""
+
+    row: Candidate
+    model: Any = None
+    history: Any = None
+    densities: AnyNDArray | None = None
+    """Log density of each row given the others."""
+
+    failure: Exception | None = None
+    objective: float = np.nan
+    """What training has maximised, without priors."""
+
+
+def charged(objective: float, num_parameters: int, num_rows: int) -> float:
+    r"""The Bayesian information criterion, :math:`J - \tfrac{1}{2} p \log N`."""
+    return objective - 0.5 * num_parameters * float(np.log(num_rows))
+
+
+def best_of(trained: Sequence[Trained]) -> Trained:
+    """The kernel to take, see the head of this module; a failed one if all have failed."""
+    fitted = [item for item in trained if item.failure is None]
+    if not fitted:
+        return trained[0]
+    best = max(fitted, key=lambda item: item.row.log_density)
+    near = [item for item in fitted if not is_clearly_worse(item, best)]
+    noisy = [item for item in near if not item.row.interpolates]
+    return max(noisy or near, key=lambda item: item.row.score or 0.0)
+
+
+def is_clearly_worse(item: Trained, best: Trained) -> bool:
+    """Whether rows are less likely under one model than under another, beyond chance."""
+    assert item.densities is not None and best.densities is not None
+    loss = best.densities - item.densities
+    error = np.std(loss) / np.sqrt(len(loss))
+    return bool(np.mean(loss) > CLEARLY * error + ROUNDING)
+
+
+def is_better(freed: Trained, best: Trained, prior_cost: float) -> bool:
+    r"""
+    Whether one lengthscale per input is better than one for all: rows are at least as likely, and
+    the data decide more than the prior,
+
+    .. math:: J_1 - J_0 \ge 3 P, \qquad P = \sum_d \frac{(\log l_d - \log l_0)^2}{2 \tau^2}
+
+    with the training objectives :math:`J_0` and :math:`J_1`. If these are quadratic near their
+    maximum, with curvature :math:`h_d` by :math:`\log l_d`, then :math:`J_1 - J_0 - P = \sum_d
+    (h_d + 1 / \tau^2) (\log l_d - \log l_0)^2 / 2`: the condition says that :math:`h_d \ge 1 /
+    \tau^2` on average over the lengthscales that moved. Where the data say less than the prior,
+    leave-one-out cannot see that lengthscales follow the noise.
+
+    :param prior_cost: P.
+    """
+    gain = freed.objective - best.objective
+    return freed.row.log_density >= best.row.log_density and gain >= DECIDED * prior_cost
