@@ -195,7 +195,7 @@ plt.plot(places, given[worst], label="emulator, given five sensors")
 plt.plot(places[sensors], Y_new[worst, sensors], "o", color="C1")
 plt.xlabel("place")
 plt.ylabel("concentration")
-plt.legend(loc="upper left", fontsize=8)
+plt.legend(loc="upper right", fontsize=8)
 plt.show()
 
 # %% [markdown]
