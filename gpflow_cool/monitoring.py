@@ -38,7 +38,6 @@ from .joint.missing import ObservedSolution
 from .joint.model import JointModel
 from .joint.solved_posterior import task_matrices
 from .linalg import correlation_from_covariance
-from .plotting import MAX_TASKS_WITH_NUMBERS, plot_bands, plot_task_matrix
 from .saving.files import writable_folder
 
 if TYPE_CHECKING:
@@ -280,6 +279,8 @@ def draw_matrices(
     solution: JointSolution | ObservedSolution, names: Sequence[str]
 ) -> Iterator[tuple[str, "Axes"]]:
     """Tags, and axes with a heat map of C, Sigma, and both as correlations."""
+    from .plotting import plot_task_matrix  # not at the top: a model is imported without figures
+
     C, Sigma = task_matrices(solution)
     for letter, word, S in [("C", "task", C), ("Sigma", "noise", Sigma)]:
         R = correlation_from_covariance(S)
@@ -291,9 +292,10 @@ def draw_matrices(
 
 def matrix_axes(names: Sequence[str]) -> "Axes":
     """Axes of a new figure with room for the cells and for the names of the tasks."""
+    from .plotting import MAX_TASKS_WITH_NUMBERS
+
     cell = 0.45 if len(names) <= MAX_TASKS_WITH_NUMBERS else 0.2
-    side = cell * len(names) + 0.08 * max(map(len, names)) + 0.6
-    side = float(np.clip(side, 2.9, 9.0))
+    side = float(np.clip(cell * len(names) + 0.08 * max(map(len, names)) + 0.6, 2.9, 9.0))
     return new_axes(1.2 * side, side)
 
 
@@ -320,6 +322,8 @@ class Predictions(NamedTuple):
 
 def draw_predictions(model: JointModel, posterior: JointPosterior) -> Iterator[tuple[str, "Axes"]]:
     """Tags, and axes with the predictions of each of the first tasks over the one input."""
+    from .plotting import plot_bands
+
     predict = posterior.predict_f, posterior.predict_y
     predictions = Predictions(model.data, model.task_names, *predict)
     grid = input_grid(np.asarray(model.data[0]))

@@ -22,7 +22,7 @@ from gpflow.monitor import Monitor, ScalarToTensorBoard, ToTensorBoard
 from numpy.testing import assert_allclose
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP, linalg, monitoring
+from gpflow_cool import CoolMTGP, KroneckerMTGP, linalg, monitoring, plotting
 from gpflow_cool.callbacks import KerasView
 from gpflow_cool.monitoring import TensorBoardCallback, task_matrices, tensorboard_tasks
 
@@ -149,7 +149,7 @@ def test_loop_writes_pictures(loop):
 def test_pictures_show_the_models_matrices_and_predictions(tmp_path, monkeypatch):
     model = make_model()
     drawn, bands = {}, {}
-    plot_task_matrix, plot_bands = monitoring.plot_task_matrix, monitoring.plot_bands
+    plot_task_matrix, plot_bands = plotting.plot_task_matrix, plotting.plot_bands
 
     def matrix(values, names, ax, title, **options):
         drawn[title] = (np.asarray(values), names, options)
@@ -159,8 +159,8 @@ def test_pictures_show_the_models_matrices_and_predictions(tmp_path, monkeypatch
         bands[task] = (predictor, grid)
         return plot_bands(predictor, grid, task, ax, **options)
 
-    monkeypatch.setattr(monitoring, "plot_task_matrix", matrix)
-    monkeypatch.setattr(monitoring, "plot_bands", band)
+    monkeypatch.setattr(plotting, "plot_task_matrix", matrix)
+    monkeypatch.setattr(plotting, "plot_bands", band)
     tensorboard_tasks(model, tmp_path).pictures(0)
     expected = {
         "task covariance C": model.task_covariance(),
