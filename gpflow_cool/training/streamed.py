@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 import tensorflow as tf
-from gpflow.base import AnyNDArray
+from gpflow.base import AnyNDArray, TensorType
 
 from ..chain.likelihood import contrasts, solve_chain
 from ..chain.newton import InnerSolution
@@ -111,7 +111,7 @@ class StreamedLoss(ProfiledChain):
 
     def _evaluate_in_passes(self) -> Evaluation:
         Kmm, present, prior = self._state()
-        W = inverse_root(Kmm)
+        W = self.whitening(Kmm)
         statistics = self.sums.training_statistics(W)
         self.num_passed += int(statistics.num_rows)
         decomposition = self.decomposition(statistics, None)
@@ -214,7 +214,7 @@ class StreamedLoss(ProfiledChain):
         :param parts: See :class:`.ChunkParts`.
         """
         rows = ChunkParts(*parts)
-        W = inverse_root(Kmm).numpy()
+        W = self.whitening(Kmm).numpy()
         F = np.asarray(rows.Kmn).T @ W
         statistics = statistics_of_parts(F, rows)
         decomposition = self.decomposition(statistics, rows)
@@ -223,6 +223,11 @@ class StreamedLoss(ProfiledChain):
         by_Kmm = variance_gradient(W, statistics, by_statistics).numpy()
         by_parts = parts_gradient(weights, F, rows)
         return best.parameters, best.values, by_Kmm, best.gradients, *by_parts
+
+    def whitening(self, Kmm: TensorType) -> tf.Tensor:
+        """W of the features; the identity where they are linear, as K_mm is."""
+        is_linear = isinstance(self.features, LinearFeatures)
+        return tf.convert_to_tensor(Kmm) if is_linear else inverse_root(Kmm)
 
     def solve_statistics(
         self, known: Decomposition, present: AnyNDArray
