@@ -1,8 +1,9 @@
 """
 Who is compared.
 
-All have one squared exponential kernel, started at the same lengthscale, except `botorch`, which
-keeps the kernel that BoTorch has by default; BoTorch's priors of task covariance and noise stay.
+All have one squared exponential kernel, started at the same lengthscale, except `cool-auto`, which
+chooses its kernel, and `botorch`, which keeps the kernel that BoTorch has by default; BoTorch's
+priors of task covariance and noise stay.
 """
 
 from collections.abc import Callable
@@ -66,6 +67,7 @@ def botorch(name: str, full_noise: bool, shared_kernel: bool) -> Method:
 ALL = (
     cool("cool-hierarchical", "hierarchical"),
     cool("cool-averaged", "hierarchical", orders=8),
+    Method("cool-auto", "gpflow_cool", "tensorflow_methods.auto", correlated_noise=True),
     cool("cool-approximate", "approximate"),
     gpytorch("full", 50),
     gpytorch("iid", 50),

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.keras import tf_keras
 
-from gpflow_cool import CoolMTGP
+from gpflow_cool import CoolMTGP, CoolMTGPRegressor
 
 from .fitted import Fitted, Lengthscale, Moments, Training, diagonal, in_chunks
 
@@ -48,6 +48,16 @@ def cool(
         return mean.numpy(), cov.numpy()
 
     return Fitted(predict, count(model))
+
+
+def auto(X: np.ndarray, Y: np.ndarray, _: Lengthscale) -> Fitted:
+    """`CoolMTGPRegressor` with its defaults: it chooses the kernel and where it starts."""
+    regressor = CoolMTGPRegressor(random_state=0).fit(X, Y)
+
+    def predict(Xnew: np.ndarray) -> Moments:
+        return regressor.predict(Xnew, return_cov=True)
+
+    return Fitted(predict, count(regressor.model_))
 
 
 def coregion(X: np.ndarray, Y: np.ndarray, lengthscale: Lengthscale) -> Fitted:

@@ -125,6 +125,16 @@ def test_a_peer_that_is_too_slow_counts_with_what_it_took():
     assert (bar.measured, bar.holds) == ("+0.500 nats (gpytorch-full-50, splits: 1)", False)
 
 
+def test_predictions_of_the_default_estimator_have_bars_and_its_time_has_none():
+    rows = [
+        row("cool-auto", "enb", nlpd=1.03, rmse=0.505, warm=100.0),
+        row("gpflow-independent", "enb", nlpd=1.0, rmse=0.5, warm=1.0),
+    ]
+    found = {(bar.claim, bar.method): bar.holds for bar in bars(summarise(rows))}
+    expected = {"joint NLPD within 0.02": False, "RMSE within 2%": True}
+    assert found == {(claim, "cool-auto"): holds for claim, holds in expected.items()}
+
+
 def test_other_bars():
     rows = [
         row("cool-hierarchical", "enb", nlpd=1.03, rmse=0.505),
