@@ -106,6 +106,15 @@ def test_lengthscales_per_input_must_be_decided_by_the_data():
     assert not is_better(worse, common, prior_cost=0.0)
 
 
+@pytest.mark.parametrize("rmse, better", [(0.98, True), (0.995, False), (1.1, False)])
+def test_lengthscales_per_input_must_bring_means_closer_to_the_targets(rmse, better):
+    common = trained("common", BASE)._replace(objective=10.0)
+    freed = trained("freed", BASE + 0.1)._replace(objective=16.0)
+    common = common._replace(row=common.row._replace(rmse=1.0))
+    freed = freed._replace(row=freed.row._replace(rmse=rmse))
+    assert is_better(freed, common, prior_cost=1.0) == better
+
+
 def test_noise_alone_does_not_free_lengthscales():
     """Eight inputs, of which only the sum matters: the data do not contradict the common one."""
     rng = np.random.default_rng(1)
