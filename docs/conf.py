@@ -11,6 +11,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import gallery  # noqa: E402
 import public  # noqa: E402
+from docutils import nodes  # noqa: E402
+from PIL import Image  # noqa: E402
 
 import gpflow_cool  # noqa: E402
 
@@ -73,6 +75,20 @@ def in_the_site(app, docname, source):
         source[0] = source[0].replace("CARDS", gallery.cards(HERE / "tutorials"))
 
 
+def mark_wide_pictures(app, doctree, docname):
+    """Pictures that would be shown with tiny letters get room, and scroll: see site.css."""
+    for image in doctree.findall(nodes.image):
+        path = HERE / image["uri"]
+        if path.suffix == ".png" and not isinstance(image.parent, nodes.reference):
+            with Image.open(path) as picture:
+                inches = picture.width / picture.info.get("dpi", (100, 100))[0]
+            name = "widest" if inches > 16 else "wider" if inches > 9.5 else "wide"
+            if inches > 7.5:
+                image["classes"].append(name)
+                image.parent["classes"].append("scrolls")
+
+
 def setup(app):
     app.connect("builder-inited", lambda app: public.write_pages(HERE / "api"))
     app.connect("source-read", in_the_site)
+    app.connect("doctree-resolved", mark_wide_pictures)
