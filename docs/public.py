@@ -188,7 +188,9 @@ def sections() -> dict[str, tuple[str, list[PublicName]]]:
 def write_pages(folder: Path) -> None:
     """All pages of the reference; those of names that are gone are removed."""
     folder.mkdir(exist_ok=True)
-    pages = {"index": title("API reference")}
+    pages = {
+        "index": title("API reference") + "All names, with their methods: :ref:`genindex`.\n\n"
+    }
     for name, (line, listed) in sections().items():
         shown = [each for each in listed if described(each.value)]
         pages["index"] += title(name, "-") + f"{line}\n\n" + table(name, shown)
