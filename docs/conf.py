@@ -89,7 +89,7 @@ def mark_wide_pictures(app, doctree, docname):
     """Pictures that would be shown with tiny letters get room, and scroll: see site.css."""
     for image in doctree.findall(nodes.image):
         path = HERE / image["uri"]
-        if path.suffix == ".png" and not isinstance(image.parent, nodes.reference):
+        if path.suffix == ".png" and "sd-card-img-top" not in image["classes"]:
             with Image.open(path) as picture:  # figures know their size, screenshots do not
                 inches = picture.width / picture.info.get("dpi", [np.inf])[0]
             name = "widest" if inches > 16 else "wider" if inches > 9.5 else "wide"
