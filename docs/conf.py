@@ -10,7 +10,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import gallery  # noqa: E402
+import numpy as np  # noqa: E402
 import public  # noqa: E402
+from docutils import nodes  # noqa: E402
+from PIL import Image  # noqa: E402
 
 import gpflow_cool  # noqa: E402
 
@@ -52,7 +55,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}
-html_sidebars = {"index": [], "install": [], "start": [], "faq": [], "changelog": [], "cite": []}
+NO_SECTIONS = "index install start faq changelog cite contributing search genindex".split()
+html_sidebars = {page: [] for page in NO_SECTIONS}
 html_theme_options = {
     "logo": {"text": "gpflow_cool"},
     "header_links_before_dropdown": 6,
@@ -73,6 +77,29 @@ def in_the_site(app, docname, source):
         source[0] = source[0].replace("CARDS", gallery.cards(HERE / "tutorials"))
 
 
+def tell_shapes_in_a_line(app, what, name, obj, options, lines):
+    """`check_shapes` writes a list for each argument: its shape goes beside its name instead."""
+    shape = r"\n +\* \*\*\w+\*\* has shape (\[.*\])\.(?!\n +\* )(?:\n\n(?= +[^ :]))?"
+    field = re.compile(r"^( *:(?:param \w+|returns):)" + shape, flags=re.MULTILINE)
+    text = field.sub(lambda m: f"{m[1]} {m[2].replace('*', '')}. ", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
+def mark_wide_pictures(app, doctree, docname):
+    """Pictures that would be shown with tiny letters get room, and scroll: see site.css."""
+    for image in doctree.findall(nodes.image):
+        path = HERE / image["uri"]
+        if path.suffix == ".png" and "sd-card-img-top" not in image["classes"]:
+            with Image.open(path) as picture:  # figures know their size, screenshots do not
+                inches = picture.width / picture.info.get("dpi", [np.inf])[0]
+            name = "widest" if inches > 16 else "wider" if inches > 9.5 else "wide"
+            if inches > 7.5:
+                image["classes"].append(name)
+                image.parent["classes"].append("scrolls")
+
+
 def setup(app):
     app.connect("builder-inited", lambda app: public.write_pages(HERE / "api"))
     app.connect("source-read", in_the_site)
+    app.connect("autodoc-process-docstring", tell_shapes_in_a_line)
+    app.connect("doctree-resolved", mark_wide_pictures)

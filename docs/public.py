@@ -39,6 +39,9 @@ NAMES = {
 }
 """Of modules that have no `__all__`."""
 
+FIRST = "CoolMTGP CoolMTGPRegressor SparseCoolMTGP KroneckerMTGP choose_kernel load".split()
+"""Of `gpflow_cool`; the others follow in their order."""
+
 RESULTS = (
     "gpflow_cool.joint.base_posterior.JointPosterior",
     "gpflow_cool.joint.functions.SampledFunctions",
@@ -105,7 +108,8 @@ def names_of(module: str) -> list[str]:
     if module == "gpflow_cool.trieste" and module not in sys.modules:
         stand_in_for_trieste()
     listed = getattr(import_module(module), "__all__", None)
-    return list(NAMES[module].split() if listed is None else listed)
+    names = list(NAMES[module].split() if listed is None else listed)
+    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
 
 def public_modules() -> list[str]:
@@ -184,7 +188,9 @@ def sections() -> dict[str, tuple[str, list[PublicName]]]:
 def write_pages(folder: Path) -> None:
     """All pages of the reference; those of names that are gone are removed."""
     folder.mkdir(exist_ok=True)
-    pages = {"index": title("API reference")}
+    pages = {
+        "index": title("API reference") + "All names, with their methods: :ref:`genindex`.\n\n"
+    }
     for name, (line, listed) in sections().items():
         shown = [each for each in listed if described(each.value)]
         pages["index"] += title(name, "-") + f"{line}\n\n" + table(name, shown)

@@ -1,4 +1,4 @@
-"""Remove from executed notebooks what went to standard error, and names of drawn objects."""
+"""Remove from executed notebooks times, what went to standard error, and names of drawn objects."""
 
 import json
 import sys
@@ -19,5 +19,6 @@ for name in sys.argv[1:]:
     notebook = json.loads(path.read_text())
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
+            cell["metadata"].pop("execution", None)
             cell["outputs"] = [output for output in cell["outputs"] if wanted(output)]
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

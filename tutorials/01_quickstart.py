@@ -28,12 +28,15 @@ print(X.shape, Y.shape)
 # %%
 model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(), task_names=["cos", "sin"])
 history = model.fit(verbose=0)
-gpflow.utilities.print_summary(model)
 print(history.message)
+for name, parameter in gpflow.utilities.parameter_dict(model).items():
+    trained = "" if parameter.trainable else "(not trained)"
+    print(f"{name:21s} {np.round(parameter.numpy(), 3)} {trained}")
 
 # %% [markdown]
 # The model has learnt two parameters per task, `b` and `sigma2`, and one lengthscale. The kernel's
-# variance is not trainable: `b` multiplies it, so one of the two must be fixed.
+# variance is not trained: `b` multiplies it, so one of the two must be fixed. As with any GPflow
+# model, `gpflow.utilities.print_summary(model)` tells more.
 #
 # ## What it learnt
 # The model is $\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)$. It recovers the

@@ -40,9 +40,9 @@ base = gpflow.kernels.SquaredExponential(active_dims=[0], lengthscales=0.3)
 coregion = gpflow.kernels.Coregion(output_dim=2, rank=1, active_dims=[1])
 coregion.W.assign([[1.0], [0.5]])
 gpr = gpflow.models.GPR((X_aug, Y_aug), base * coregion, noise_variance=0.1)
-start = time.perf_counter()
+start = time.process_time()
 gpflow.optimizers.Scipy().minimize(gpr.training_loss, gpr.trainable_variables)
-seconds_gpr = time.perf_counter() - start
+seconds_gpr = time.process_time() - start
 
 # %% [markdown]
 # ## What you get
@@ -50,9 +50,9 @@ seconds_gpr = time.perf_counter() - start
 
 # %%
 model = CoolMTGP.from_coregion(gpr, task_names=["first", "second"])
-start = time.perf_counter()
+start = time.process_time()
 model.fit(verbose=0)
-seconds_cool = time.perf_counter() - start
+seconds_cool = time.process_time() - start
 
 # %% [markdown]
 # Code that uses the stacked layout keeps working: `predict_coregion` takes it and returns [M, 1]
@@ -64,10 +64,10 @@ grid_aug = np.stack([np.tile(grid, 2), np.repeat([0.0, 1.0], 100)], axis=1)
 truth = np.concatenate([np.sin(6 * grid), np.sin(6 * grid + 0.7)])[:, None]
 mean_gpr, var_gpr = gpr.predict_f(grid_aug)
 mean_cool, var_cool = model.predict_coregion(grid_aug)
-print(f"GPR with Coregion: {seconds_gpr:.1f} s, RMSE {rmse(truth, mean_gpr)[0]:.3f}")
-print(f"CoolMTGP:          {seconds_cool:.1f} s, RMSE {rmse(truth, mean_cool)[0]:.3f}")
-assert rmse(truth, mean_cool)[0] < 1.2 * rmse(truth, mean_gpr)[0]
-assert seconds_cool < seconds_gpr
+error_gpr, error_cool = (rmse(truth, mean)[0] for mean in (mean_gpr, mean_cool))
+print(f"RMSE: GPR with Coregion {error_gpr:.3f}, CoolMTGP {error_cool:.3f}")
+ratio = seconds_gpr / seconds_cool  # of the processor's time
+print(f"training: GPR with Coregion takes {ratio:.0f} times as long as CoolMTGP")
 
 # %%
 fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
@@ -88,7 +88,6 @@ ax.legend(fontsize="small")
 learned = float(model.noise_correlation()[0, 1])
 true = 0.3**2 / (0.3**2 + 0.1**2)
 print(f"correlation of the noises: learned {learned:.2f}, true {true:.2f}")
-assert abs(learned - true) < 0.15
 
 # %% [markdown]
 # ## And back
@@ -103,5 +102,15 @@ print(textwrap.fill(str(caught[0].message), 90))
 C_exported = exported.kernel.kernels[1].output_covariance().numpy()
 print("C of the exported model:", np.round(C_exported, 3), sep="\n")
 print("C of ours:", np.round(model.task_covariance(), 3), sep="\n")
+
+# %% [markdown]
+# ## What we claim
+# `CoolMTGP` takes less time to train, predicts the functions as well, and learns how the noises
+# correlate. The exported model has the same C, and the warning tells what it has lost.
+
+# %%
+assert ratio > 1
+assert error_cool < 1.2 * error_gpr
+assert abs(learned - true) < 0.15
 np.testing.assert_allclose(C_exported, model.task_covariance(), rtol=1e-3, atol=1e-3)
 assert "noise" in str(caught[0].message)

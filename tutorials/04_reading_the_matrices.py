@@ -6,11 +6,11 @@
 #
 # $$ \mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I) $$
 #
-# $$ \Sigma = A \, \mathrm{diag}(\sigma^2) A^\top, \quad C = A B A^\top, \quad A = (I - W)^{-1} $$
+# $$ \Sigma = A \, \mathrm{diag}(\sigma^2) A^\top, \quad C = A B A^\top $$
 #
-# The model is a chain: each task is predicted from the inputs and from the tasks before it. $W$
-# holds the weights of the earlier tasks, $\sigma^2$ the noise variance that is left at each task,
-# and $B$ the covariance of the signals that the chain adds.
+# with $A = (I - W)^{-1}$. The model is a chain: each task is predicted from the inputs and from the
+# tasks before it. $W$ holds the weights of the earlier tasks, $\sigma^2$ the noise variance that is
+# left at each task, and $B$ the covariance of the signals that the chain adds.
 
 # %%
 import gpflow

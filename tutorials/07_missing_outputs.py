@@ -44,33 +44,30 @@ Y_aug = np.vstack([Y1, Y2])
 
 
 def coregionalized(X_aug, Y_aug):
-    """GPflow's model, trained, and the seconds that took."""
+    """GPflow's model, trained, and the processor's seconds that it took."""
     base = gpflow.kernels.SquaredExponential(active_dims=[0], lengthscales=0.3)
     coregion = gpflow.kernels.Coregion(output_dim=2, rank=1, active_dims=[1])
     coregion.W.assign([[1.0], [0.5]])
     gpr = gpflow.models.GPR((X_aug, Y_aug), base * coregion, noise_variance=0.05)
-    start = time.perf_counter()
+    start = time.process_time()
     gpflow.optimizers.Scipy().minimize(gpr.training_loss, gpr.trainable_variables)
-    return gpr, time.perf_counter() - start
+    return gpr, time.process_time() - start
 
 
 def swapped_in(gpr):
-    """Ours, trained, and the seconds that took."""
+    """Ours, trained, and the processor's seconds that it took."""
     model = CoolMTGP.from_coregion(gpr)
-    start = time.perf_counter()
+    start = time.process_time()
     model.fit(verbose=0, seed=0)
-    return model, time.perf_counter() - start
+    return model, time.process_time() - start
 
 
-gpr, seconds_gpr = coregionalized(X_aug, Y_aug)
-model, seconds_cool = swapped_in(gpr)
-print(f"GPR with Coregion {seconds_gpr:.1f} s, CoolMTGP {seconds_cool:.1f} s")
+gpr, _ = coregionalized(X_aug, Y_aug)
+model, _ = swapped_in(gpr)
 print(f"Y is {model.data[1].shape}, {np.count_nonzero(model.observed)} of its entries observed")
 
 # %% [markdown]
-# X is now the union of all inputs. With so few rows our model saves no time, because it trains in
-# rounds: in the next comparison, further down, GPflow's model is the faster one. Ours pays if there
-# are many rows that the outputs share: an evaluation of its loss costs $N^3$ and not $(NT)^3$.
+# X is now the union of all inputs.
 
 # %%
 grid = np.linspace(0, 1, 100)
@@ -94,8 +91,6 @@ for name, ax, predict in [
 axes[0].legend(fontsize="small")
 for (name, task), error in errors.items():
     print(f"{name:18s} output {task}: RMSE on the left half {error:.3f}")
-for task in (0, 1):
-    assert errors["CoolMTGP", task] < 1.5 * errors["GPR with Coregion", task] + 0.01
 
 # %% [markdown]
 # The truth is dashed. Where the second output was not measured, neither model can know that it is
@@ -107,7 +102,6 @@ deviations = np.sqrt(np.diag(model.noise_covariance()))
 print("noise of the outputs, true: 0.030 and 0.100")
 print(f"GPR with Coregion: {np.sqrt(gpr.likelihood.variance.numpy()):.3f} for both")
 print(f"CoolMTGP: {deviations[0]:.3f} and {deviations[1]:.3f}")
-assert 0.02 < deviations[0] < 0.045 and 0.06 < deviations[1] < 0.15
 
 # %% [markdown]
 # ## What correlated noise adds
@@ -134,9 +128,8 @@ mean_gpr, var_gpr = (
 error_gpr, error_cool = (np.sqrt(np.mean((m - Y[lost]) ** 2)) for m in (mean_gpr, mean_cool))
 learned = float(model.noise_correlation()[0, 1])
 print(f"correlation of the noises: learned {learned:.2f}, true 0.90")
-print(f"what was lost, GPR with Coregion: RMSE {error_gpr:.3f}, {seconds_gpr:.1f} s")
-print(f"what was lost, CoolMTGP:          RMSE {error_cool:.3f}, {seconds_cool:.1f} s")
-assert abs(learned - 0.9) < 0.15 and error_cool < 0.7 * error_gpr
+print(f"what was lost: RMSE {error_gpr:.3f} with GPR and Coregion, {error_cool:.3f} with CoolMTGP")
+print(f"training CoolMTGP takes {seconds_cool / seconds_gpr:.1f} times as long as training GPR")
 
 # %%
 fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
@@ -149,6 +142,9 @@ ax.set_xlabel("x")
 ax.legend(fontsize="small", ncols=2)
 
 # %% [markdown]
+# With so few rows our model saves no time, because it trains in rounds. It pays if there are many
+# rows that the outputs share: an evaluation of its loss costs $N^3$ and not $(NT)^3$.
+#
 # ## A real table with gaps
 # The table has three properties of wines, and three cells in ten are lost. The estimator takes the
 # data frame as it is. It returns the completed frame, in the same units, with standard deviations.
@@ -170,10 +166,9 @@ error = ((completed - targets).to_numpy() / units)[gone]
 by_mean = ((holes.mean() - targets).to_numpy() / units)[gone]
 within = np.mean(np.abs((completed - targets).to_numpy()[gone]) < 2 * std.to_numpy()[gone])
 print(f"{gone.sum()} cells filled in; errors in standard deviations of their column")
-print(f"column's mean: {np.sqrt(np.mean(by_mean**2)):.2f}")
-print(f"CoolMTGP:      {np.sqrt(np.mean(error**2)):.2f}, {within:.0%} within two sigma")
-assert np.sqrt(np.mean(error**2)) < 0.85 * np.sqrt(np.mean(by_mean**2))
-assert within > 0.8
+error_filled, error_mean = (np.sqrt(np.mean(each**2)) for each in (error, by_mean))
+print(f"column's mean: {error_mean:.2f}")
+print(f"CoolMTGP:      {error_filled:.2f}, {within:.0%} within two sigma")
 
 # %%
 fig, ax = plt.subplots(figsize=(4.6, 4.2), layout="constrained")
@@ -185,3 +180,16 @@ ax.set(xlabel="what was lost", ylabel="what was filled in, with two sigma")
 # %% [markdown]
 # The command line does the same, and takes empty cells of targets as missing:
 # `gpflow-cool impute wine.csv --targets hue,od280,proline --out out.csv`.
+#
+# ## What we claim
+# Where the outputs are measured, `CoolMTGP` predicts about as well as GPflow's model, and it finds
+# the noise of each output. Where noises correlate, it fills gaps with an error that is smaller by
+# 30% at least. In the table of wines it beats the mean of the column, and at least four in five of
+# what was lost lie within two sigma; 95% would be right.
+
+# %%
+for task in (0, 1):
+    assert errors["CoolMTGP", task] < 1.5 * errors["GPR with Coregion", task] + 0.01
+assert 0.02 < deviations[0] < 0.045 and 0.06 < deviations[1] < 0.15
+assert abs(learned - 0.9) < 0.15 and error_cool < 0.7 * error_gpr
+assert error_filled < 0.85 * error_mean and within > 0.8

@@ -57,7 +57,7 @@ answer = run("gpflow-cool fit patients.csv --targets tc,ldl,hdl,ltg,glu --out mo
 # %% [markdown]
 # `fit` has found the inputs by itself: all other columns. It prints how well each row is predicted
 # from all the others. Age, sex, body mass index and blood pressure explain little: the errors are
-# some 10% below those of predicting the mean.
+# only about a tenth below those of predicting the mean (relative RMSE).
 #
 # ## Predict new rows
 # The answers are in the units of the file. `NAME_std` is the standard deviation of a new
@@ -105,8 +105,9 @@ for ax, frame, title in [
 comparison = run("gpflow-cool evaluate patients.csv --targets tc,ldl,hdl,ltg,glu --folds 2")
 
 # %% [markdown]
-# The errors of the means (aRRMSE) hardly differ. The joint density of a row's targets (joint NLPD)
-# does: only a model whose noises correlate knows that `tc` and `ldl` go up and down together.
+# The errors of the means (aRRMSE) are about those of one Gaussian process per target. The joint
+# density of a row's targets (joint NLPD: the lower, the better) is much better: only a model whose
+# noises correlate knows that `tc` and `ldl` go up and down together.
 #
 # ## A report
 # The report is one HTML page that needs no other file and no network. Move a slider for an input,

@@ -9,11 +9,12 @@
 # the $N$ rows that are there: in the basis where $C$ and $\Sigma$ are both diagonal, it is $T$
 # systems of size $q$,
 #
-# $$m_j(x) + q_j(x, X')\, S_j^{-1} (z'_j - m_j(X')), \qquad S_j = q_j(X', X') + I.$$
+# $$m_j(x) + q_j(x, X')\, S_j^{-1} (z'_j - m_j(X')),$$
+#
+# with $S_j = q_j(X', X') + I$.
 
 # %%
 import os
-import time
 
 import gpflow
 import matplotlib.pyplot as plt
@@ -56,8 +57,8 @@ print(history.message)
 
 # %%
 def follow(model, train_every):
-    """Log density of every row after the first ones, and the seconds for all of them."""
-    begin, densities, waiting = time.perf_counter(), [], []
+    """Log density of every row after the first ones, before the row is known."""
+    densities, waiting = [], []
     posterior = model.posterior()
     for n in range(start, N):
         row = hours[n : n + 1], Y[n : n + 1]
@@ -68,7 +69,7 @@ def follow(model, train_every):
             model.add_rows(hours[waiting], Y[waiting])
             model.fit(verbose=0)
             posterior, waiting = model.posterior(), []
-    return np.array(densities), time.perf_counter() - begin
+    return np.array(densities)
 
 
 def trained_model():
@@ -78,10 +79,10 @@ def trained_model():
     return fresh
 
 
-never, seconds_never = follow(trained_model(), None)
-sometimes, seconds_sometimes = follow(trained_model(), 25)
-print(f"never trained again: {never.mean():.2f} nats per row, {seconds_never:.1f} s")
-print(f"trained every 25 rows: {sometimes.mean():.2f} nats per row, {seconds_sometimes:.1f} s")
+never = follow(trained_model(), None)
+sometimes = follow(trained_model(), 25)
+print(f"never trained again: {never.mean():.2f} nats per row")
+print(f"trained every 25 rows: {sometimes.mean():.2f} nats per row")
 
 # %% [markdown]
 # Until the waves change, both do the same. Right after the change neither knows better. Later,
@@ -101,9 +102,9 @@ bottom.set(xlabel="hours", ylabel="log density, one step ahead\n(mean of 15 rows
 bottom.legend()
 plt.show()
 
-late = slice(2 * (N - start) // 3, None)  # the last third, long after the change
-print(f"in the end: {never[late].mean():.2f} and {sometimes[late].mean():.2f} nats per row")
-assert sometimes[late].mean() > never[late].mean()
+early, late = slice(N // 2 - start), slice(2 * (N - start) // 3, None)  # late: the last third
+for when, part in [("before the change", early), ("in the end", late)]:
+    print(f"{when}: {never[part].mean():.2f} and {sometimes[part].mean():.2f} nats per row")
 
 # %% [markdown]
 # ## It is the exact posterior
@@ -120,7 +121,6 @@ future = hours[start + 20 : start + 24]
 actual, expected = (each.predict_f(future)[0] for each in (posterior, rebuilt))
 difference = np.abs(actual - expected).max()
 print(f"largest difference of the means: {difference:.1e}")
-assert difference < 1e-8
 
 # %% [markdown]
 # ## What if?
@@ -142,7 +142,6 @@ for sensor, ax in enumerate(axes):
     ax.set(title=f"forecast of sensor {sensor + 1}", xlabel="hours")
 axes[0].legend()
 plt.show()
-assert np.ptp(forecast[0][:, 1, 0]) > 0.01  # outcomes of sensor 1 matter for sensor 1
 
 # %% [markdown]
 # ## Whole functions
@@ -155,6 +154,7 @@ ahead = np.linspace(hours[now, 0], hours[now, 0] + 6.0, 400)[:, None]
 values = functions(ahead).numpy()[:, :, 0]  # sensor 1
 highest, when = values.max(axis=1), ahead[values.argmax(axis=1), 0]
 print(f"highest value {highest.mean():.2f} +- {highest.std():.2f}")
+print(f"when: after {np.median(when) - hours[now, 0]:.1f} hours (median of 200 functions)")
 
 fig, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
 ax.plot(ahead, values[:20].T, color="C0", linewidth=0.7, alpha=0.6)
@@ -162,4 +162,16 @@ ax.plot(when, highest, ".", color="C3", markersize=4, label="highest values of 2
 ax.set(xlabel="hours", ylabel="sensor 1")
 ax.legend()
 plt.show()
-assert np.allclose(functions(ahead[:5])[:, :, 0], values[:, :5])  # the same functions
+
+# %% [markdown]
+# ## What we claim
+# The posterior that follows the stream is exact. Training now and then pays after the data have
+# changed, and hardly matters before. What one sensor says changes the forecast of the other. The
+# same drawn functions answer when they are asked again.
+
+# %%
+assert difference < 1e-8
+assert sometimes[late].mean() > never[late].mean() + 0.1
+assert abs(sometimes[early].mean() - never[early].mean()) < 0.1
+assert np.ptp(forecast[0][:, 1, 1]) > 0.01
+assert np.allclose(functions(ahead[:5])[:, :, 0], values[:, :5])

@@ -6,8 +6,8 @@
 # optimisation of the GPflow world, chooses where to measure. `gpflow_cool.trieste` gives it a model
 # whose objectives correlate, in their functions and in their noise.
 #
-# This tutorial needs `pip install gpflow_cool[trieste]`, with TensorFlow 2.18, because Trieste
-# needs that version.
+# This tutorial needs Trieste (`pip install '.[trieste]'` in a copy of the repository), and with it
+# TensorFlow 2.18.
 
 # %%
 import os
@@ -148,7 +148,7 @@ ax.plot(count[:total], one_by_one, label="EHVI, one at a time")
 ax.plot(count[: len(in_batches)], in_batches, label="batch EHVI, four at a time")
 ax.axhline(best, color="black", linewidth=0.8, linestyle=":", label="best front")
 ax.axvline(len(start), color="black", linewidth=0.8)
-ax.text(len(start) + 0.2, 0.02, "the model chooses from here on", fontsize=9)
+ax.text(len(start) - 0.2, 0.55, "the model chooses\nfrom here on", ha="right", fontsize=9)
 ax.set(xlabel="measurements", ylabel="hypervolume", xlim=(1, total), ylim=(0, None))
 ax.legend(loc="lower right", fontsize=9)
 plt.show()

@@ -68,6 +68,7 @@ class KernelChoice(NamedTuple):
     """Of the model's training."""
 
     table: KernelTable
+    """Every kernel with its scores; it prints."""
 
     def __str__(self) -> str:
         return str(self.table)

@@ -42,8 +42,8 @@ def head(note: str) -> str:
     """Where the numbers come from."""
     machine = f"{os.cpu_count()} CPU cores, {platform.system()} {platform.machine()}"
     return (
-        "# Results\n\n"
-        "The paper's experiments, run again with this package: our numbers beside those that the\n"
+        "# The paper's experiments\n\n"
+        "They were run again with this package: our numbers beside those that the\n"
         f"paper prints. This page is written by `{COMMAND} results --from DIR` from\n"
         "the files that the studies leave; do not edit it by hand.\n\n"
         f"{f'Machine: {machine}. {note}'.rstrip()}\n"

@@ -146,9 +146,13 @@ class StudyResult(NamedTuple):
     rows: list[Row]
     """All rows of these settings, from earlier runs too."""
     tables: list[TextTable]
+    """What the study prints."""
     checks: list[Check]
+    """What must hold, and whether it does."""
     csv: Path
+    """The file of the rows."""
     figures: list[Path]
+    """The pictures."""
 
 
 def run_study(study: Study, plan: Plan, out: str | PathLike[str], quick: bool) -> StudyResult:
