@@ -23,9 +23,9 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 
 INDEFINITE = (
     "The kernel matrix has negative eigenvalues that are not rounding errors: the kernel is not"
-    " positive definite at these inputs, as Periodic of a Matern kernel is not with two or more"
-    " inputs. Negative eigenvalues count as zero, so that predictions are those of another kernel:"
-    " choose a kernel that is positive definite, or inputs that are smaller."
+    " positive definite at these inputs. Negative eigenvalues count as zero, so that predictions"
+    " are those of another kernel: choose a kernel that is positive definite, or inputs that"
+    " are smaller."
 )
 """Always the same text and place: Python shows it once, and not at every step of training."""
 

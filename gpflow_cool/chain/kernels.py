@@ -1,9 +1,10 @@
 """
-Kernel matrices of inputs that are far from zero.
+Kernel matrices of inputs that are far from zero, or far apart compared with the lengthscales.
 
 GPflow computes squared distances as x^2 - 2 x x' + x'^2. At Unix times, or at any inputs that are
 large compared with their differences, nothing is left of that but rounding. A kernel that depends
-on differences of inputs alone is therefore given inputs relative to an origin among the data.
+on differences of inputs alone is therefore given inputs relative to an origin among the data. The
+rounding that is left is no distance: equal rows have none, see :func:`squared_distances`.
 """
 
 import functools
@@ -14,7 +15,16 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow import Parameter
 from gpflow.base import TensorType
-from gpflow.kernels import Kernel, Periodic, Product, Static, Stationary, Sum
+from gpflow.kernels import (
+    IsotropicStationary,
+    Kernel,
+    Periodic,
+    Product,
+    Static,
+    Stationary,
+    Sum,
+)
+from gpflow.utilities.ops import broadcasting_elementwise
 
 METHODS_OF_INPUTS = (
     "__call__",
@@ -67,7 +77,7 @@ def shifted_kernel(
 ) -> tf.Tensor:
     """
     `kernel(X, X2, full_cov=full_cov)`, where terms and factors that are translation invariant see
-    inputs relative to the origin.
+    inputs relative to the origin, and those of the distance see no rounding as a distance.
     """
     if type(kernel) in (Sum, Product):
         parts = [
@@ -76,7 +86,37 @@ def shifted_kernel(
         return functools.reduce(tf.add if type(kernel) is Sum else tf.multiply, parts)
     if is_translation_invariant(kernel):
         X, X2 = X - origin, None if X2 is None else X2 - origin
+        if full_cov and isinstance(kernel, IsotropicStationary):
+            X, X2 = (kernel.scale(part) for part in kernel.slice(X, X2))
+            return kernel.K_r2(squared_distances(X, X2))
     return kernel(X, X2, full_cov=full_cov)
+
+
+@check_shapes(
+    "X: [batch..., N, D]",
+    "X2: [batch2..., N2, D]",
+    "return: [batch..., N, batch2..., N2] if X2 is not None",
+    "return: [batch..., N, N] if X2 is None",
+)
+def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
+    r"""
+    :math:`|x - x'|^2`, where what may be rounding alone is 0.
+
+    With :math:`s = |x|^2 + |x'|^2`, the difference :math:`s - 2 x^T x'` has an error of up to
+    :math:`(D + 3) \epsilon s`. Where it is not larger, zero is as near to the truth as any number,
+    and for equal rows it is the truth.
+    """
+    X = tf.convert_to_tensor(X)
+    norms = tf.reduce_sum(tf.square(X), axis=-1)
+    if X2 is None:
+        sums = norms[..., :, None] + norms[..., None, :]
+        r2 = sums - tf.matmul(2.0 * X, X, transpose_b=True)
+    else:
+        norms2 = tf.reduce_sum(tf.square(X2), axis=-1)
+        sums = broadcasting_elementwise(tf.add, norms, norms2)
+        r2 = sums - tf.tensordot(2.0 * X, X2, [[-1], [-1]])
+    rounding = (X.shape[-1] + 3.0) * np.finfo(X.dtype.as_numpy_dtype).eps
+    return tf.where(r2 <= tf.stop_gradient(rounding * sums), tf.zeros_like(r2), r2)
 
 
 @check_shapes(

@@ -55,9 +55,10 @@ class FullCovariance(TaskCovariance):
         self.factor.assign(self.factor_of(value))
 
     def factor_of(self, value: AnyNDArray) -> AnyNDArray:
-        """L of a matrix, or of the one closest to it above the floor."""
+        """L of a matrix, or of the one closest to it that is above the floor beyond rounding."""
         if np.all(self.floor > 0):
-            value = lift_eigenvalues(value, self.floor, 1.0)
+            rounding = 100.0 * len(value) * float(np.finfo(value.dtype).eps)
+            value = lift_eigenvalues(value, self.floor, 1.0 + rounding)
         return semidefinite_cholesky(value - np.diag(self.floor))
 
 

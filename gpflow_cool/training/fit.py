@@ -8,20 +8,18 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
-from ..chain.starting import half_median_distance
 from ..monitoring import TensorBoardCallback
-from .lbfgs import FAILURES, Evaluate
+from .lbfgs import FAILURES
 from .model import TrainableModel
 from .monte_carlo_em import (
     DEFAULT_ROUND_STEPS,
@@ -35,12 +33,9 @@ from .monte_carlo_em import (
 )
 from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
-from .remarks import note_of_data, note_of_floor
-from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, restore, snapshot
-from .vector import ParameterVector
-
-LONG_LENGTHSCALE = 4.0
-"""A lengthscale this many times half the median distance is tried as a start as well."""
+from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
+from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined
+from .starts import choose_start, leave_noise, perturb, starting_points
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
@@ -163,7 +158,7 @@ def train_once(
             run.callbacks.train_end(run.last_logs)
         finally:  # Keras's EarlyStopping restores the best step, but an evaluation may be better
             run.restore_best()
-    run.history.message += note_of_floor(model) + note_of_data(model)
+    run.history.message += note_of_floor(model) + note_of_noise(model) + note_of_data(model)
     return run.history
 
 
@@ -245,7 +240,12 @@ def attempt(
             perturb(run.model, centre, rng)
         elif optimizer.trains_kernel:
             choose_start(run, centre, optimizer.compare or optimizer.evaluate)
-        return optimizer.minimise(run, steps, optimizer.evaluate)
+        outcome = optimizer.minimise(run, steps, optimizer.evaluate)
+        if run.restart == 0 and may_leave_noise(run, optimizer):
+            left = steps - len(run.history.epoch)
+            if left > 0 and leave_noise(run, centre, optimizer.evaluate):
+                return optimizer.minimise(run, left, optimizer.evaluate)
+        return outcome
     except TrainingStopped as stop:
         return Outcome(False, str(stop))
     except FAILURES as failure:
@@ -254,6 +254,12 @@ def attempt(
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
     finally:
         run.use_best_round()
+
+
+def may_leave_noise(run: Run, optimizer: Optimizer) -> bool:
+    """Whether training ended where other lengthscales have no gradient, and can be tried."""
+    run.restore_best()
+    return optimizer.trains_kernel and optimizer.prepare is None and is_all_noise(run.model)
 
 
 def failure_message(failure: Exception) -> str:
@@ -280,83 +286,3 @@ def stop_at_interrupt(run: Run) -> Iterator[None]:
         yield
     finally:  # None: the handler was not installed from Python
         signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
-
-
-# Starting points -----------------------------------------------------------------------------
-
-
-def starting_points(model: TrainableModel) -> list[AnyNDArray]:
-    """Constrained values of all trainable parameters, lengthscales at half the median distance."""
-    lengthscales = trainable_lengthscales(model)
-    values = []
-    for p in model.trainable_parameters:
-        value = p.numpy()
-        if id(p) in lengthscales:
-            scale = np.full(p.shape, lengthscales[id(p)], value.dtype)
-            value = scale if is_admissible(p, scale) else value
-        values.append(value)
-    return values
-
-
-def is_admissible(parameter: Parameter, value: AnyNDArray) -> bool:
-    """Whether the parameter's bounds allow the value."""
-    transform = parameter.transform
-    return transform is None or bool(np.isfinite(transform.inverse(value)).all())
-
-
-def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
-    """Half the median distance in its inputs for each trainable lengthscale parameter, by id."""
-    X = model.data[0].numpy()
-    found = {}
-    for kernel in (model.kernel, *model.kernel.submodules):
-        parameter = getattr(kernel, "lengthscales", None)
-        if isinstance(parameter, Parameter) and parameter.trainable and hasattr(kernel, "slice"):
-            columns = kernel.slice(tf.constant(X), None)[0].numpy()
-            found[id(parameter)] = half_median_distance(columns)
-    return found
-
-
-def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
-    """
-    Start from the present parameters, or from other lengthscales if their loss is lower: those of
-    the centre, or longer ones, with which a model is nearly linear and may have another optimum.
-    """
-    present = [p.numpy() for p in run.model.trainable_parameters]
-    candidates = zip(run.model.trainable_parameters, present, centre, strict=True)
-    moved = [change for change in candidates if not np.array_equal(*change[1:])]
-    if not moved:
-        return
-    parameters, here, there = zip(*moved, strict=True)
-    long = [longer(parameter, value) for parameter, _, value in moved]
-    outcomes: list[tuple[float, list[AnyNDArray]]] = []
-    for values in (here, there, long):
-        assign_all(parameters, values)
-        with suppress(*FAILURES):  # another start may have a loss
-            outcomes.append((evaluate().loss, snapshot(run.state)))
-    finite = [outcome for outcome in outcomes if np.isfinite(outcome[0])]
-    if not finite:
-        assign_all(parameters, here)
-        return
-    restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
-
-
-def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:
-    """
-    A single lengthscale times `LONG_LENGTHSCALE`, if its bounds allow that. Where each input has a
-    lengthscale, they stay: each grows by itself where it should, but one that is too long has no
-    gradient by which it could shrink.
-    """
-    long = LONG_LENGTHSCALE * lengthscales
-    return long if np.size(long) == 1 and is_admissible(parameter, long) else lengthscales
-
-
-def perturb(model: TrainableModel, centre: list[AnyNDArray], rng: np.random.Generator) -> None:
-    """Random starting parameters: positive ones mostly within a factor of e of the centre."""
-    vector = ParameterVector(model.trainable_parameters, logarithms=True)
-    assign_all(model.trainable_parameters, centre)
-    vector.assign(vector.numpy() + rng.normal(size=vector.size))
-
-
-def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.assign(value)

@@ -342,7 +342,8 @@ def completion_scales(Y: AnyNDArray) -> AnyNDArray:
 def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     """
     Bounds of the inner problem: `B_RANGE` around the default, and above that for b where one
-    eigenvector has most of K's variance and another one explains the targets.
+    eigenvector has most of K's variance and another one explains the targets, or where targets are
+    far from zero.
 
     :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
@@ -350,7 +351,10 @@ def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
     b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
     useful = spectrum.lam[spectrum.lam > spectrum.rounding]
-    highest = np.maximum(b, scales / useful.min()) if len(useful) else b
+    squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
+    power = np.maximum(scales, squares / spectrum.num_rows)
+    smallest = min(useful.min(), kernel_variance) if len(useful) else np.inf
+    highest = np.maximum(b, power / smallest)
     lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
     upper = B_RANGE * np.stack([highest, sigma2], axis=1)
     return Box(np.log(lower), np.log(upper))

@@ -1,7 +1,11 @@
-"""What a user should know after a fit: noise at its floor, and data that teach nothing."""
+"""
+What a user should know after a fit: noise at its floor, or nothing but noise, and data that teach
+nothing.
+"""
 
 import numpy as np
 
+from ..chain.starting import mean_kernel_diagonal
 from ..chain.variation import is_constant
 from ..lowrank.rows import SAMPLE_ROWS
 from .model import TrainableChain, TrainableModel
@@ -9,6 +13,10 @@ from .vector import lower_bound
 
 AT_FLOOR = 1.01
 """sigma2 below this times its lower bound is at the bound."""
+
+
+NO_SIGNAL = 1e-6
+"""A signal's variance below this, relative to the noise, is none."""
 
 
 def note_of_floor(model: TrainableModel) -> str:
@@ -28,6 +36,24 @@ def interpolates(model: TrainableModel) -> bool:
         return False
     bound = lower_bound(model.sigma2)
     return bound is not None and bool(np.all(model.sigma2.numpy() <= AT_FLOOR * bound))
+
+
+def note_of_noise(model: TrainableModel) -> str:
+    """A warning for the history, if no task has been found to depend on the inputs."""
+    if not is_all_noise(model):
+        return ""
+    return (
+        "; everything looks like noise: no target was found to depend on the inputs. Other inputs,"
+        " another kernel or restarts=5 may show more"
+    )
+
+
+def is_all_noise(model: TrainableModel) -> bool:
+    """Whether b has been trained to next to nothing for every task."""
+    if not isinstance(model, TrainableChain) or not model.b.trainable:
+        return False
+    signal = model.b.numpy() * mean_kernel_diagonal(model.kernel, np.asarray(model.data[0]))
+    return bool(np.all(signal < NO_SIGNAL * model.sigma2.numpy()))
 
 
 def note_of_data(model: TrainableModel) -> str:

@@ -7,7 +7,12 @@ import tensorflow as tf
 from gpflow.utilities import multiple_assign, parameter_dict
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
-from gpflow_cool.chain.kernels import is_translation_invariant, kernel_matrix, shifted_kernel
+from gpflow_cool.chain.kernels import (
+    is_translation_invariant,
+    kernel_matrix,
+    shifted_kernel,
+    squared_distances,
+)
 
 k = gpflow.kernels
 
@@ -92,6 +97,38 @@ def test_linear_part_of_a_sum_sees_the_inputs_themselves(rng):
     K = kernel_matrix(k.Linear() + k.SquaredExponential(), X)
     distances = np.square(X - X.T)
     np.testing.assert_allclose(K, X @ X.T + np.exp(-0.5 * distances), rtol=1e-13)
+
+
+def test_squared_distances_of_batches_agree_with_differences(rng):
+    X, X2 = rng.normal(size=(2, 5, 3)), rng.normal(size=(3, 4, 3))
+    both = np.square(X[:, :, None, None] - X2[None, None]).sum(axis=-1)
+    np.testing.assert_allclose(squared_distances(X, X2), both, rtol=1e-13)
+    own = np.square(X[:, :, None] - X[:, None]).sum(axis=-1)
+    np.testing.assert_allclose(squared_distances(X), own, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_equal_rows_have_no_distance_and_neighbours_keep_theirs(dtype, rng):
+    """Equal rows are computed beside others, where their rounding differs."""
+    X = (1e7 * rng.normal(size=(40, 5))).astype(dtype)
+    r2 = np.asarray(squared_distances(X, X[::-1]))[:, ::-1]
+    np.testing.assert_array_equal(np.diag(r2), 0.0)
+    near = X[:1] * (1 + 100 * np.finfo(dtype).eps ** 0.5)
+    expected = np.square(near.astype(np.float64) - X[:1]).sum()
+    np.testing.assert_allclose(squared_distances(X[:1], near), [[expected]], rtol=0.01)
+
+
+def test_distances_that_are_not_numbers_stay_so():
+    assert np.isnan(squared_distances(np.array([[np.inf], [1.0]]))[0]).all()
+
+
+@pytest.mark.parametrize("kernel", [k.Matern12(lengthscales=0.1), k.SquaredExponential(1.0, 1e-7)])
+def test_a_row_is_correlated_with_its_copy_as_with_itself(kernel, rng):
+    """GPflow saw rows apart: by 1e-8 with Matern 1/2, by 1e-2 with a tiny lengthscale."""
+    X = rng.normal(size=(7, 4))
+    np.testing.assert_array_equal(np.diag(kernel_matrix(kernel, X)), 1.0)
+    K = kernel_matrix(kernel, X, np.vstack([rng.normal(size=(3, 4)), X]))
+    np.testing.assert_array_equal(np.diag(K[:, 3:]), 1.0)
 
 
 def toy_data(shift):

@@ -151,6 +151,16 @@ def test_full_below_its_floor_becomes_the_closest_above(rng):
     assert_allclose(covariance(), lift_eigenvalues(2.0 * S, floor, 1.0), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("unit", [1e-19, 1.0, 1e19])
+def test_full_far_below_its_floor_is_the_floor(unit, rng):
+    """What is left above the floor is rounding, and has no correlations."""
+    floor = unit * rng.uniform(0.1, 1.0, size=4)
+    covariance = FullCovariance(1e-6 * unit * np.eye(4), floor)
+    assert_allclose(covariance(), np.diag(floor), rtol=1e-11, atol=1e-11 * unit)
+    covariance.assign(np.diag(floor))
+    assert_allclose(covariance(), np.diag(floor), rtol=1e-11, atol=1e-11 * unit)
+
+
 FLOOR = np.array([0.01, 0.2, 3.0])
 
 BOUNDED = {

@@ -173,3 +173,19 @@ def test_covariances():
     for text, (value, num_tasks) in bad.items():
         with pytest.raises(ValueError, match=exactly(text)):
             check_covariance(value, "C", num_tasks)
+
+
+@pytest.mark.parametrize("base", [gpflow.kernels.Matern32, gpflow.kernels.Matern52])
+def test_periodic_matern_kernels_of_several_columns_are_refused(base, rng):
+    """The reason is shown: at few points that are far from special, K has a negative eigenvalue."""
+    X, Y = rng.uniform(0, 4, size=(40, 3)), rng.normal(size=(40, 1))
+    kernel = gpflow.kernels.Periodic(base(lengthscales=5.0), period=2.0)
+    assert np.linalg.eigvalsh(kernel(X))[0] < -1e-5
+    message = (
+        rf"Periodic\({base.__name__}\(\)\) of 3 columns is not positive definite, .*product of"
+    )
+    with pytest.raises(ValueError, match=message):
+        CoolMTGP((X, Y), kernel + gpflow.kernels.Linear())
+    kernel = gpflow.kernels.Periodic(base(active_dims=[1]))  # of one column it is
+    assert np.linalg.eigvalsh(kernel(X))[0] > -1e-12
+    CoolMTGP((X, Y), kernel)

@@ -146,15 +146,18 @@ class Dense(NamedTuple):
 
 def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -> np.ndarray:
     """
-    k(X, X2), where all terms and factors but linear ones see inputs relative to an origin.
+    k(X, X2) from differences of inputs, which GPflow computes as x^2 - 2 x x' + x'^2.
 
-    GPflow computes squared distances as x^2 - 2 x x' + x'^2, of which no digit is left at 1e9. What
-    depends on differences of inputs alone does not change.
+    Of that no digit is left at 1e9, nor for neighbours where lengthscales are tiny. Kernels that
+    are neither linear nor a function of the distance see inputs relative to an origin.
     """
     if isinstance(kernel, gpflow.kernels.Combination):
         parts = [covariance(part, X, X2, origin) for part in kernel.kernels]
         combine = np.add if isinstance(kernel, gpflow.kernels.Sum) else np.multiply
         return combine.reduce(parts)
+    if isinstance(kernel, gpflow.kernels.IsotropicStationary):
+        scaled = (X[:, None, :] - X2[None, :, :]) / kernel.lengthscales.numpy()
+        return np.asarray(kernel.K_r2(np.sum(scaled**2, axis=-1)))
     if not isinstance(kernel, gpflow.kernels.Linear):
         X, X2 = X - origin, X2 - origin
     return np.asarray(kernel(X, X2))

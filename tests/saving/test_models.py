@@ -128,7 +128,7 @@ def test_no_option_is_forgotten(model, options):
 
 @pytest.mark.slow
 def test_a_new_process_predicts_the_same(data, rng, tmp_path):
-    kernel = K.SquaredExponential() * K.Periodic(K.Matern52(), period=2.0)
+    kernel = K.SquaredExponential() * K.Periodic(K.Matern52(active_dims=[0]), period=2.0)
     model = perturbed(CoolMTGP(data, kernel), rng)
     model.save(tmp_path / "model")
     Xnew = rng.normal(size=[4, 2])

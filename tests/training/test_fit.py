@@ -17,7 +17,7 @@ from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.callbacks import Callback
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.starting import half_median_distance
-from gpflow_cool.training import fit, optimizers
+from gpflow_cool.training import optimizers, starts
 from gpflow_cool.training.profiled import ProfiledChain
 
 
@@ -141,7 +141,7 @@ def test_only_a_single_lengthscale_is_started_long(data, monkeypatch, lengthscal
     model.fit(steps=1, verbose=0)
     centre = half_median_distance(data[0])
     assert_allclose(seen[1], np.full_like(seen[1], centre))
-    assert is_tried == any(np.allclose(tried, fit.LONG_LENGTHSCALE * centre) for tried in seen)
+    assert is_tried == any(np.allclose(tried, starts.LONG_LENGTHSCALE * centre) for tried in seen)
 
 
 @pytest.mark.slow

@@ -411,6 +411,27 @@ def test_targets_of_zeros():
     assert_allclose(model.sigma2, 1e-4, rtol=1e-3)  # the floor for a task without variance
 
 
+@pytest.mark.parametrize("offset", [1.0, 1e6])
+@pytest.mark.filterwarnings("ignore:The targets of task 0 are")
+def test_targets_far_from_zero_of_rows_that_are_all_equal(rng, offset):
+    r"""
+    K is a matrix of ones. With mean m and variance v of y the best sigma2 is N v / (N - 1), the
+    best b is m^2 - sigma2 / N, and eigenvalues of the covariance are N m^2 and N - 1 times sigma2.
+    Of the latter, those of K that should be zero are known to N eps.
+    """
+    N = 12
+    Y = offset + 0.3 * rng.normal(size=(N, 1))
+    model = CoolMTGP((np.zeros((N, 1)), Y), SE(), mean_functions.Zero(), engine="spectral")
+    loss = ProfiledChain(model).evaluate().loss
+    sigma2, square = np.var(Y, ddof=1), np.mean(Y) ** 2
+    log_det = np.log(N * square) + (N - 1) * np.log(sigma2)
+    rounding = 0.5 * (N - 1) * np.log1p(square * N * np.finfo(float).eps / sigma2)
+    expected = 0.5 * (N + N * np.log(2 * np.pi) + log_det)
+    assert_allclose(loss, expected, rtol=1e-7, atol=rounding)
+    error = 1e-3 + 2.0 * np.sqrt(rounding)  # the loss rises by a quarter of the squared change
+    assert_allclose(model.b.numpy(), square - sigma2 / N, rtol=error)
+
+
 def test_rounding_of_the_loss(rng):
     """How far the loss jumps when eigenvalues change in their last digit."""
     X, Y = smooth_data(rng, N=60)
