@@ -18,17 +18,19 @@ from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_whole
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import TableError, check_output, write_table
-from . import console, predicting, tables
+from . import console, predicting, streams, tables
 from .console import Training, if_stopped, load_model, load_tensorflow, note, say
 from .evaluating import evaluate
 from .maps import map_command
 from .predicting import NOTHING, TABLES, predict
+from .streams import TrainingStream
 from .tables import TrainingTable
 
 EPILOG = """
 \b
 Examples:
   gpflow-cool fit data.csv --targets heat,cold --ard --out model
+  gpflow-cool fit folder/*.parquet --targets heat,cold --out model
   gpflow-cool predict model new.csv --out predictions.csv --cov
   gpflow-cool impute data.csv --targets heat,cold --out completed.csv
   gpflow-cool evaluate data.csv --targets heat,cold
@@ -51,7 +53,8 @@ def main() -> None:
 
     Several columns are predicted at once, with the covariances between them and between their
     noises.
-    DATA is a CSV (or .tsv), Parquet or ARFF file with a header; MODEL is a folder that `fit` wrote.
+    DATA is a CSV (or .tsv), Parquet or ARFF file with a header, for `fit` also several Parquet
+    files; MODEL is a folder that `fit` wrote.
     """
 
 
@@ -63,7 +66,8 @@ main.add_command(evaluate)
 
 
 @main.command()
-@console.training_options
+@console.files_argument
+@console.training_settings
 @click.option(
     "--inducing",
     type=click.IntRange(1),
@@ -84,6 +88,7 @@ main.add_command(evaluate)
 @console.force_option
 @console.output_options
 def fit(
+    data: tuple[Path, ...],
     inducing: int | None,
     orders: int,
     restarts: int,
@@ -100,16 +105,20 @@ def fit(
     Empty cells of targets count as missing. Columns of words become one input per category, and
     dates become days. A column without a name, as pandas writes its index, is not an input.
 
+    Several Parquet files, a folder of them, or one with more than 100000 rows are read in chunks:
+    they need not fit into memory. Their columns must hold numbers, without empty cells.
+
     \b
       gpflow-cool fit data.csv --targets heat,cold --kernel matern52 --ard --out model
       gpflow-cool fit data.csv --targets 'y*' --exclude id --missing-inputs fill --out model
+      gpflow-cool fit folder/*.parquet --targets heat,cold --inducing 200 --out model
     """
-    given = Training(**options)
-    found = tables.training_table(given)
+    given = Training(data=data[0], **options)
+    found = streams.training_stream(data, given) or tables.training_table(given)
     predicting.prediction_names(found.targets)
     if report is not None:
         check_output(report, (".html",), force)
-    points = tables.inducing_points(found, given, inducing, restarts + 1)
+    points = inducing_points(found, given, inducing, restarts + 1)
     console.check_writable(out)
     load_tensorflow()
     from ..saving.folder import check_place
@@ -138,15 +147,26 @@ def write_report(regressor: Any, model: Path, out: Path) -> None:
     write_whole(out, report_page(regressor, name).encode())
 
 
-def train(
-    given: Training, found: TrainingTable, tensorboard: Path | None = None, **settings: Any
-) -> Any:
-    """An estimator fitted to a table; first says which targets are missing."""
-    import pandas as pd
+def inducing_points(
+    found: TrainingTable | TrainingStream, given: Training, inducing: int | None, fits: int
+) -> int:
+    """How many inducing points a fit has, 0 for the exact model."""
+    if isinstance(found, TrainingTable):
+        return tables.inducing_points(found, given, inducing, fits)
+    points = inducing or DEFAULT_POINTS
+    streams.note_stream(found, points, given.quiet)
+    return points
 
+
+def train(
+    given: Training,
+    found: TrainingTable | TrainingStream,
+    tensorboard: Path | None = None,
+    **settings: Any,
+) -> Any:
+    """An estimator fitted to a table or a stream."""
     from ..table.estimator import CoolMTGPRegressor
 
-    note_gaps(found, given.quiet)
     regressor = CoolMTGPRegressor(
         given.kernel,
         ard=given.lengthscales,
@@ -157,6 +177,20 @@ def train(
         target_transform=given.transform,
         **settings,
     )
+    if isinstance(found, TrainingStream):
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *_, **__: note(str(text), given.quiet)
+            return regressor.fit(found.dataset, found.targets, tensorboard=tensorboard)
+    return fit_to_table(regressor, given, found, tensorboard)
+
+
+def fit_to_table(
+    regressor: Any, given: Training, found: TrainingTable, tensorboard: Path | None
+) -> Any:
+    """An estimator fitted to a table; first says which targets are missing."""
+    import pandas as pd
+
+    note_gaps(found, given.quiet)
     X, Y = pd.DataFrame(found.input_columns()), pd.DataFrame(found.Y, columns=found.targets)
     for coding in found.encoding.codings:
         if coding.kind == "category":

@@ -153,7 +153,8 @@ class Names(click.ParamType):
 
         done, _, start = incomplete.rpartition(",")
         # While an option still lacks its value, click keeps what it has not parsed in `args`.
-        files = [ctx.params.get("data"), *ctx.args]
+        data = ctx.params.get("data")
+        files = [*(data if isinstance(data, tuple) else [data]), *ctx.args]
         try:
             names = read_table(next(file for file in files if file is not None)).names
         except (StopIteration, TableError):
@@ -218,6 +219,9 @@ def add(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 model_argument = click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 data_argument = click.argument("data", type=click.Path(path_type=Path), metavar="DATA")
+files_argument = click.argument(
+    "data", type=click.Path(path_type=Path), metavar="DATA...", nargs=-1, required=True
+)
 force_option = click.option("--force", is_flag=True, help="Replace what is there already.")
 table_option = click.option(
     "--out", type=click.Path(path_type=Path), required=True, help=".csv or .parquet file."
@@ -236,8 +240,7 @@ reading_options = add(
     click.option("--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark."),
     click.option("--encoding", help="Encoding of a text file; by default utf-8."),
 )
-training_options = add(
-    data_argument,
+training_settings = add(
     click.option(
         "--targets",
         type=Names(),
@@ -291,10 +294,11 @@ training_options = add(
     ),
     click.option("--large", is_flag=True, help=f"Go ahead with more than {MAX_ROWS} rows."),
 )
+training_options = add(data_argument, training_settings)
 
 
 class Training(NamedTuple):
-    """The values of `training_options` and `output_options`."""
+    """The values of `training_settings` and `output_options`, and one file."""
 
     data: Path
     targets: list[str]

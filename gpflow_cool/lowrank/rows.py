@@ -45,6 +45,10 @@ class Rows(ABC):
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
         """All chunks, or every `num_shards`-th of them from number `shard` on."""
 
+    def first(self) -> Chunk | None:
+        """The first chunk, None if there is none."""
+        return next(iter(self.chunks()), None)
+
     @abstractmethod
     def arrays(self) -> Chunk:
         """All rows at once."""

@@ -100,7 +100,7 @@ class SparseCoolMTGP(ChainModel):
         self.strategy = checks.strategy(strategy)
         self.learning = checks.option(learning, "learning", LEARNING)
         rows = make_rows(data, chunk_rows)
-        first = next(rows.chunks(), None)
+        first = rows.first()
         if first is None:
             raise ValueError("The data has no rows: a tf.data.Dataset must yield some.")
         for part, name in zip(first, "XY", strict=True):

@@ -52,8 +52,9 @@ from .encoding import Encoding
 from .inputs import keep_indicators, keep_names, new_inputs, refuse_weights, training_inputs
 from .intervals import Intervals
 from .learned import LearnedKernel, table_from_json, table_to_json
+from .parquet import is_dataset
 from .places import Places
-from .streams import fit_dataset, is_dataset
+from .streams import fit_dataset
 from .training_rows import TrainingRows
 from .transforms import Transform, Warping, checked_probabilities, learn_warping
 

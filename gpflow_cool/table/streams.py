@@ -17,17 +17,19 @@ from gpflow.kernels import Kernel
 from tqdm.auto import tqdm
 
 from .. import checks
+from ..callbacks import in_notebook
 from ..chain.variation import is_constant
 from ..lowrank import DEFAULT_POINTS
 from ..lowrank.features import choose_inducing_points
-from ..lowrank.rows import Chunk, Moments, Rows, Sample, check_chunk
+from ..lowrank.rows import Chunk, Moments, Rows, Sample
 from ..models.sparse import SparseCoolMTGP
-from .choices import Training, choose_model, train_model
+from .choices import Training, choose_model, drawn_seed, train_model
 from .columns import Scaling, TargetForm
 from .files import TableError
+from .parquet import place_of, stream_columns
 from .transforms import Transform, Warping
 
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 4096
 SAMPLE_ROWS = 1000
 """Rows with which a kernel is chosen, and its lengthscales are found before all rows are read."""
 
@@ -35,32 +37,22 @@ CANDIDATE_ROWS = 5000
 """Rows among which the inducing points are chosen."""
 
 
-def is_dataset(X: Any) -> bool:
-    """Whether a table is a `pyarrow.dataset.Dataset`."""
-    return (
-        type(X).__module__.startswith("pyarrow")
-        and hasattr(X, "to_batches")
-        and not hasattr(X, "columns")
-    )
-
-
 class StreamRows(Rows):
     """
-    Rows of a dataset, scaled, in chunks.
+    Rows of a dataset in chunks; scaled, once `scalings` is set.
 
-    :param progress: Whether each pass shows a bar, in a terminal.
+    :param progress: Whether each pass shows a bar, in a terminal or a notebook.
     """
 
     def __init__(
         self,
         dataset: Any,
         columns: tuple[Sequence[str], Sequence[str]],
-        scalings: tuple[Scaling, Scaling] | None = None,
         *,
         progress: bool = False,
     ) -> None:
         self.dataset, self.columns, self.progress = dataset, columns, progress
-        self.scalings = scalings
+        self.scalings: tuple[Scaling, Scaling] | None = None
         self.num_inputs, self.num_tasks = map(len, columns)
         self.chunk_rows, self.dtype = CHUNK_ROWS, tf.float64
         self.num_passes = 0
@@ -70,6 +62,10 @@ class StreamRows(Rows):
         """Raise: a stream may not fit into memory."""
         raise ValueError("The rows are a stream, which is not kept: model.keep_sums() keeps sums.")
 
+    def first(self) -> Chunk | None:
+        pairs = self.batches()
+        return next(((tf.constant(X), tf.constant(Y)) for X, Y in pairs), None)
+
     def chunks(self, num_shards: int = 1, shard: int = 0) -> Iterator[Chunk]:
         self.num_passes += 1
         bar = tqdm(
@@ -78,7 +74,7 @@ class StreamRows(Rows):
             unit_scale=True,
             desc=f"pass {self.num_passes}",
             leave=False,
-            disable=None if self.progress else True,
+            disable=(False if in_notebook() else None) if self.progress else True,
         )
         with bar:
             for number, (X, Y) in enumerate(self.batches()):
@@ -111,33 +107,8 @@ def as_numbers(column: Any) -> AnyNDArray:
     return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def stream_columns(dataset: Any, targets: Any) -> tuple[list[str], list[str]]:
-    """Names of inputs and targets, all of numbers: the inputs are all columns but the targets."""
-    names = [targets] if isinstance(targets, str) else list(targets)
-    known = list(dataset.schema.names)
-    for name in names:
-        if name not in known:
-            raise TableError(
-                f"The dataset has no column {name!r}. It has: {', '.join(known[:20])}."
-            )
-    inputs = [name for name in known if name not in names]
-    if not names or not inputs:
-        raise TableError(
-            "A dataset needs targets and inputs: pass fit(dataset, ['name of a target', ...]), and"
-            " leave at least one other column."
-        )
-    for name in known:
-        kind = str(dataset.schema.field(name).type)
-        if not kind.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
-            raise TableError(
-                f"Column {name!r} of the dataset holds {kind}, but a stream must hold numbers: turn"
-                " it into numbers first, or leave it out (--exclude)."
-            )
-    return inputs, names
-
-
 class Scanned(NamedTuple):
-    """What the first pass over a dataset finds."""
+    """What the first pass over a dataset finds: how columns are scaled, and some rows."""
 
     scalings: tuple[Scaling, Scaling]
     sample: tuple[AnyNDArray, AnyNDArray]
@@ -150,9 +121,8 @@ def scan(rows: StreamRows, standardize: bool) -> Scanned:
     sample, count = Sample(CANDIDATE_ROWS), 0
     for chunk in rows.chunks():
         X, Y = (part.numpy() for part in chunk)
-        check_chunk(X, "X", count)
-        check_chunk(Y, "Y", count)
-        for part, columns in zip(moments, (X, Y), strict=True):
+        for part, columns, names in zip(moments, (X, Y), rows.columns, strict=True):
+            check_cells(rows.dataset, columns, names, count)
             part.add(columns)
         sample.add(X, Y)
         count += len(X)
@@ -165,6 +135,22 @@ def scan(rows: StreamRows, standardize: bool) -> Scanned:
     )
     X, Y = sample.parts
     return Scanned((inputs, targets), (inputs.standardised(X), targets.standardised(Y)))
+
+
+def check_cells(dataset: Any, cells: AnyNDArray, names: Sequence[str], before: int) -> None:
+    """
+    Raise if a cell is not finite, with its place.
+
+    :param before: Number of rows before these.
+    """
+    bad = np.argwhere(~np.isfinite(cells))
+    if len(bad):
+        row, column = bad[0]
+        what = "the cell is empty" if np.isnan(cells[row, column]) else "the number is infinite"
+        raise TableError(
+            f"{place_of(dataset, before + int(row))}, column {names[column]!r}: {what}. A stream"
+            " has no gaps: drop the row, or fill the cell."
+        )
 
 
 def scaling_of(moments: Moments, constant_scale: float, standardize: bool) -> Scaling:
@@ -189,13 +175,15 @@ def fit_dataset(
         )
     columns = stream_columns(dataset, targets)
     progress = bool(estimator.verbose)
-    found = scan(StreamRows(dataset, columns, progress=progress), estimator.standardize)
-    rows = StreamRows(dataset, columns, found.scalings, progress=progress)
+    rows = StreamRows(dataset, columns, progress=progress)
+    found = scan(rows, estimator.standardize)
+    rows.scalings = found.scalings
     form = TargetForm("series" if isinstance(targets, str) else "frame", tuple(columns[1]))
     started = train_on_sample(estimator, found.sample, form)
     model = sparse_model(estimator, rows, found.sample, started.model.kernel, form)
     estimator.history_ = model.fit(
         restarts=estimator.restarts,
+        seed=drawn_seed(estimator.random_state) if estimator.restarts else None,
         callbacks=callbacks,
         tensorboard=tensorboard,
         verbose=estimator.verbose,

@@ -15,7 +15,7 @@ import numpy as np
 from gpflow.base import AnyNDArray
 
 from ..callbacks import CallbackList, KerasView
-from .lbfgs import Evaluate, Point, lbfgs
+from .lbfgs import FAILURES, Evaluate, Point, lbfgs
 from .run import History, Outcome, Run, restore, snapshot
 from .vector import ParameterVector
 
@@ -130,10 +130,13 @@ def grown_lbfgs(
     for sample in [*samples, Sample(num_rows, evaluate)]:
         is_last = sample.evaluate is evaluate
         if ends:
-            vector.assign(extrapolated(ends, sizes, sample.size))
+            further = extrapolated(ends, sizes, sample.size)
+            vector.assign(further)
             curvature.H *= sizes[-1] / sample.size
-        if is_last and not is_better_than(start, before, vector, run, evaluate):
-            vector.assign(start)
+        if is_last:
+            first = Start(start, before)
+            others = [Start(theta, snapshot(run.state)) for theta in (further, ends[-1])]
+            begin_at_best(first, others, vector, run, evaluate)
         on_sample = run if is_last else rehearsal_of(run)
         gain = GAIN if is_last else SAMPLE_GAIN
         outcome = search(
@@ -145,27 +148,39 @@ def grown_lbfgs(
     return outcome
 
 
-def is_better_than(
-    start: AnyNDArray,
-    state: list[AnyNDArray],
-    vector: ParameterVector,
-    run: Run,
-    evaluate: Evaluate,
-) -> bool:
-    """
-    Whether the present parameters have a lower loss than the start, which stays the best seen if
-    not: a fit that goes on from a checkpoint never ends above it.
+class Start(NamedTuple):
+    """Where a search may begin."""
 
-    :param state: All that training changes, at the start.
+    theta: AnyNDArray
+    state: list[AnyNDArray]
+    """Of all that training changes; what is solved for starts there."""
+
+
+def begin_at_best(
+    first: Start, others: Sequence[Start], vector: ParameterVector, run: Run, evaluate: Evaluate
+) -> None:
     """
-    here, present = vector.numpy(), snapshot(run.state)
-    restore(run.state, state)
-    vector.assign(start)
-    loss = evaluate().loss
-    run.keep_if_best(loss)
-    restore(run.state, present)
-    vector.assign(here)
-    return bool(evaluate().loss <= loss)
+    Set the parameters to the first start, or to one of the others that has a lower loss.
+
+    The others are tried in turn until one has. Each start may be the best that is ever seen: a fit
+    that goes on from a checkpoint never ends above it.
+    """
+    lowest, best = np.inf, first.state
+    for number, (theta, state) in enumerate([first, *others]):
+        restore(run.state, state)
+        vector.assign(theta)
+        try:
+            loss = evaluate().loss
+        except FAILURES:
+            if not number:
+                raise
+            continue
+        run.keep_if_best(loss)
+        if loss <= lowest:
+            lowest, best = loss, snapshot(run.state)
+            if number:
+                break
+    restore(run.state, best)
 
 
 def rehearsal_of(run: Run) -> Run:

@@ -35,8 +35,8 @@ from .growing import MAX_PARAMETERS, sample_sizes
 from .model import Evaluation, TrainableChain
 from .profiled import ProfiledChain
 
-KEPT_NUMBERS = 2**22
-"""Up to this many entries, K_mn stays in memory until its gradient is taken: 32 MB, and what the
+KEPT_NUMBERS = 2_500_000
+"""Up to this many entries, K_mn stays in memory until its gradient is taken: 20 MB, and what the
 gradient needs besides takes about four times as much."""
 
 Graph = Callable[..., list[tf.Tensor]]

@@ -76,6 +76,28 @@ def test_samples_lead_to_the_optimum_of_all_rows(rng, small_samples, monkeypatch
     assert_allclose(grown, alone, atol=1e-3)
 
 
+def test_a_bad_guess_is_taken_back_to_where_the_last_sample_ended(rng, small_samples, monkeypatch):
+    guesses, begun = [], []
+
+    def far_away(ends, sizes, size):
+        guesses.append(ends[-1])
+        return ends[-1] + 2.0 * (len(sizes) > 1)
+
+    def begin(first, others, vector, *rest):
+        growing_begins(first, others, vector, *rest)
+        begun.append(vector.numpy())
+
+    growing_begins = growing.begin_at_best
+    model = smooth_model(rng, [0.2, 0.2])
+    expected = min(model.fit(verbose=0).history["loss"])
+    model.kernel.lengthscales.assign([0.2, 0.2])
+    monkeypatch.setattr(growing, "extrapolated", far_away)
+    monkeypatch.setattr(growing, "begin_at_best", begin)
+    loss = min(model.fit(verbose=0).history["loss"])
+    assert_allclose(begun, [guesses[-1]], rtol=1e-10)
+    assert_allclose(loss, expected, atol=1e-3)
+
+
 def test_two_passes_give_what_one_graph_gives(rng, monkeypatch):
     for learning in ("hierarchical", "approximate"):
         model = smooth_model(rng, [0.7, 1.4], learning=learning, chunk_rows=90)
