@@ -33,6 +33,58 @@ class TaskCovariance(Module, abc.ABC):
         """The matrix, [T, T]."""
 
 
+class ScaledTriangle(tfp.bijectors.Bijector):
+    r"""
+    From a vector, [T (T + 1) / 2], to a Cholesky factor of variables of some scales.
+
+    .. math:: L_{tu} = s_t \, x_{tu} \; (u < t), \qquad L_{tt} = s_t \log(1 + e^{x_{tt}})
+
+    It is TensorFlow Probability's `Scale` after `FillScaleTriL`, which is a tree of bijectors, each
+    of which takes milliseconds to ask whether it has seen its argument.
+
+    :param scale: [T], s.
+    """
+
+    def __init__(self, scale: tf.Tensor, name: str = "scaled_triangle") -> None:
+        parameters = dict(locals())
+        self.scale = scale
+        super().__init__(
+            forward_min_event_ndims=1,
+            inverse_min_event_ndims=2,
+            dtype=scale.dtype,
+            parameters=parameters,
+            name=name,
+        )
+
+    def _forward(self, x: tf.Tensor) -> tf.Tensor:
+        L = tfp.math.fill_triangular(x)
+        L = tf.linalg.set_diag(L, tf.math.softplus(tf.linalg.diag_part(L)))
+        return self.scale[:, None] * L
+
+    def _inverse(self, y: tf.Tensor) -> tf.Tensor:
+        L = y / self.scale[:, None]
+        L = tf.linalg.set_diag(L, tfp.math.softplus_inverse(tf.linalg.diag_part(L)))
+        return tfp.math.fill_triangular_inverse(L)
+
+    def _forward_log_det_jacobian(self, x: tf.Tensor) -> tf.Tensor:
+        slopes = tf.math.log_sigmoid(tf.linalg.diag_part(tfp.math.fill_triangular(x)))
+        entries = tf.range(1, len(self.scale) + 1, dtype=self.scale.dtype)
+        return tf.reduce_sum(slopes + entries * tf.math.log(self.scale), axis=-1)
+
+    def _forward_event_shape_tensor(self, shape: tf.Tensor) -> tf.Tensor:
+        return tf.concat([shape[:-1], [len(self.scale)] * 2], axis=0)
+
+    def _forward_event_shape(self, shape: tf.TensorShape) -> tf.TensorShape:
+        return shape[:-1].concatenate([len(self.scale)] * 2)
+
+    def _inverse_event_shape_tensor(self, shape: tf.Tensor) -> tf.Tensor:
+        return tf.concat([shape[:-2], [shape[-1] * (shape[-1] + 1) // 2]], axis=0)
+
+    def _inverse_event_shape(self, shape: tf.TensorShape) -> tf.TensorShape:
+        size = len(self.scale)
+        return shape[:-2].concatenate([size * (size + 1) // 2])
+
+
 class FullCovariance(TaskCovariance):
     r"""
     Any positive definite matrix, by a Cholesky factor, :math:`L L^\top + \mathrm{diag}(floor)`.
@@ -42,9 +94,8 @@ class FullCovariance(TaskCovariance):
 
     def __init__(self, start: AnyNDArray, floor: AnyNDArray | None = None) -> None:
         self.floor = np.zeros(len(start), start.dtype) if floor is None else floor
-        triangle = tfp.bijectors.FillScaleTriL(diag_bijector=positive(), diag_shift=None)
-        bijector = tfp.bijectors.Chain([scale_of_rows(start), triangle])
-        self.factor = Parameter(self.factor_of(start), transform=bijector)
+        scale = tf.constant(deviations(start), start.dtype)
+        self.factor = Parameter(self.factor_of(start), transform=ScaledTriangle(scale))
 
     def __call__(self) -> tf.Tensor:
         L = tf.convert_to_tensor(self.factor)

@@ -33,6 +33,7 @@ TRANSFORMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Scale": (tfp.bijectors.Scale, ("scale",)),
     "Sigmoid": (tfp.bijectors.Sigmoid, ("low", "high")),
     "NoiseFloor": (NoiseFloor, ("shift",)),
+    "ScaledTriangle": (covariances.ScaledTriangle, ("scale",)),
     "Chain": (tfp.bijectors.Chain, ("bijectors",)),
     "FillTriangular": (tfp.bijectors.FillTriangular, ("upper",)),
     "FillScaleTriL": (tfp.bijectors.FillScaleTriL, ("diag_bijector", "diag_shift")),
