@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from tensorflow.python.framework import ops
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
-from gpflow_cool.graphs import compiled
+from gpflow_cool.graphs import GRAPHS, MORE_GRAPHS, compiled
 
 
 def loss_and_gradient(parameter):
@@ -94,6 +94,19 @@ def test_no_graph_stays(rng, use):
 
 def count_graphs():
     return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+
+def test_graphs_that_wait_for_python_do_not_pile_up():
+    """A graph is a cycle, which Python's counting of references does not free."""
+    gc.collect()
+    before = len(GRAPHS.existing)
+    gc.disable()
+    try:
+        for _ in range(3 * MORE_GRAPHS):
+            assert compiled(lambda: 2.0 * tf.constant(3.0))().numpy() == 6.0
+            assert len(GRAPHS.existing) <= before + MORE_GRAPHS
+    finally:
+        gc.enable()
 
 
 def test_tensorflow_does_not_warn_of_many_functions(rng, caplog):

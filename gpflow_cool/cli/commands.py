@@ -42,6 +42,19 @@ Shell completion, for bash (zsh and fish likewise):
   eval "$(_GPFLOW_COOL_COMPLETE=bash_source gpflow-cool)"
 """
 
+STUDY_HELP = """\
+usage: gpflow-cool study NAME [--quick] [--out OUT] [--seed SEED] [--data DATA] ...
+
+Run one of the paper's experiments, or continue it. `gpflow-cool study NAME --help` lists the options of one.
+
+  synthetic    The paper's synthetic benchmark: fifteen tasks whose covariances have rank R, linear kernel.
+  permutation  Does the order of the tasks matter? Four random orders, beside the tasks' own.
+  variance     The paper's study of predictive variances: two tasks with correlated noise, inputs in two clusters.
+  real         The paper's benchmark on real data: the Mulan regression sets, with linear and SE kernels.
+  runtime      Time and error against the number of training rows: scm20d, four tasks, linear kernel.
+  results      write a page from the results of the studies"""  # noqa: E501
+"""Here, since the studies need TensorFlow; a test compares it with them."""
+
 
 @click.group(
     cls=console.OneLine, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
@@ -292,6 +305,9 @@ def demo(out: Path, seed: int) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def study(arguments: tuple[str, ...]) -> None:
     """Run one of the paper's experiments, or continue it: see `gpflow-cool study --help`."""
+    if arguments in (("-h",), ("--help",)):
+        click.echo(STUDY_HELP)
+        return
     load_tensorflow()
     from ..studies import StudyError
     from ..studies.__main__ import run_command

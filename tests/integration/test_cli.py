@@ -14,6 +14,7 @@ import pytest
 from commands import PLAIN, mistake, run, write
 from numpy.testing import assert_allclose
 
+from gpflow_cool import studies
 from gpflow_cool.loading import load
 from gpflow_cool.metrics import rmse
 from gpflow_cool.table.estimator import CoolMTGPRegressor
@@ -203,6 +204,15 @@ def test_study_has_its_own_help():
     result = run("study", "variance", "--help")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("usage: gpflow-cool study variance [-h] [--quick]")
+
+
+def test_list_of_studies_is_complete_and_needs_no_tensorflow(monkeypatch):
+    monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
+    result = run("study", "--help")
+    assert result.exit_code == 0 and result.stdout == run("study", "-h").stdout
+    rows = dict(re.findall(r"^  (\w+) +(.+)$", result.stdout, re.MULTILINE))
+    told = {study.name: study.summary for study in studies.results.ALL}
+    assert rows == told | {"results": "write a page from the results of the studies"}
 
 
 def test_other_tables_serve_as_well(place, frame, tmp_path):

@@ -471,9 +471,11 @@ def units_of_targets(case: Case, thing: Any) -> Iterator[str]:
     """
     The estimator's predictions follow y -> a y + c.
 
-    With a = -4 and c = 0 to the last bit, as multiplication by a power of two is exact. With
-    a = -4 and c the targets' spread to `REFIT_ERROR`; not where targets are missing, as the number
-    of rounds may change by rounding. Targets that never vary are left aside, as the estimator warns
+    With a = -4 and c = 0 to the last bit, as multiplication by a power of two is exact; where
+    targets are missing with a = 4, as draws come in pairs on both sides of the mean, and another
+    sign exchanges the two in sums, which then round differently. With a = -4 and c the targets'
+    spread to `REFIT_ERROR`; not where targets are missing, as the number of rounds may change by
+    rounding. Targets that never vary are left aside, as the estimator warns
     that their deviations mean little; beside them the others agree to 1e-9.
     """
     if not isinstance(thing, CoolMTGPRegressor):
@@ -481,12 +483,13 @@ def units_of_targets(case: Case, thing: Any) -> Iterator[str]:
     X, Y = make_data(case)
     Xnew = new_inputs(X)
     mean, std = thing.predict(Xnew, return_std=True)
-    other = make_model(case, (X, Y)).fit(X, -4.0 * Y)
+    a = 4.0 if np.isnan(Y).any() else -4.0
+    other = make_model(case, (X, Y)).fit(X, a * Y)
     scaled, wider = other.predict(Xnew, return_std=True)
     varies = np.nanmax(Y, axis=0) - np.nanmin(Y, axis=0) > 20 * EPS * np.nanmax(np.abs(Y), axis=0)
     allowed = 0.0 if varies.all() else 1e-9 * (np.abs(mean) + std)[:, varies]
-    yield from different("mean for -4 y", -4.0 * mean[:, varies], scaled[:, varies], allowed)
-    yield from different("deviation for -4 y", 4.0 * std[:, varies], wider[:, varies], allowed)
+    yield from different(f"mean for {a:g} y", a * mean[:, varies], scaled[:, varies], allowed)
+    yield from different(f"deviation for {a:g} y", 4.0 * std[:, varies], wider[:, varies], allowed)
     if not np.isnan(Y).any():
         c = np.std(Y, axis=0)
         shifted = make_model(case, (X, Y)).fit(X, -4.0 * Y + c).predict(Xnew)

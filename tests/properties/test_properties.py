@@ -1,14 +1,9 @@
-"""
-Every law on some random data sets, the same ones each time.
-
-They are drawn from what works today: the table `NOT_YET` in cases.py says what is left out, and
-why. `make fuzz` draws from everything.
-"""
+"""Every law on some random data sets, the same ones each time; `make fuzz` draws many more."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
-from properties.cases import NOT_YET, Case, cases, works_today
+from properties.cases import Case, cases, may_be_refused
 from properties.laws import examine
 
 SMALL = settings(
@@ -27,13 +22,13 @@ since that takes minutes: `python -m properties.fuzz --simplify --case "Case(...
 
 @pytest.mark.slow
 @SMALL
-@given(cases().filter(works_today))
+@given(cases())
 @example(Case(N=2, D=2, T=5, kernel="matern52", engine="cholesky", targets="combination"))
 @example(Case(N=6, D=2, T=3, kernel="se_ard", inputs="repeated_rows", missing=0.2))
 @example(Case(model="estimator", N=8, D=2, T=3, targets="heavy_tails", target_scale=0.0))
 def test_laws_hold(case):
     found = examine(case)
-    assert not found.refusal, f"{case!r} was refused: {found.refusal}"
+    assert not found.refusal or may_be_refused(case), f"{case!r} was refused: {found.refusal}"
     assert not found.violations, f"{case!r}: {found.violations}"
 
 
@@ -42,9 +37,3 @@ def test_a_model_that_is_refused_is_refused_with_advice():
     found = examine(case)
     assert not found.violations
     assert 'use learning="hierarchical"' in found.refusal
-
-
-@pytest.mark.parametrize("region", NOT_YET, ids=lambda region: region.reason)
-def test_what_is_left_out_is_a_part_of_what_is_drawn(region):
-    """A region that leaves out the plainest case leaves out too much."""
-    assert region.reason.strip() and not region.holds(Case())
