@@ -1,5 +1,7 @@
 """
-Other packages on the grids of benchmarks/grid.py: `python benchmarks/grid_peers.py` (needs `.[benchmark]`).
+Other packages on the grids of benchmarks/grid.py: `python benchmarks/grid_peers.py`.
+
+It needs `pip install ".[benchmark]"`.
 
 * GPyTorch's exact multitask model: `MultitaskKernel` of all rows, conjugate gradients.
 * The same with its `GridKernel` for the rows.
