@@ -177,6 +177,25 @@ def draw_completions(
     return tf.where(system.mask, Y, tf.transpose(drawn, [1, 0, 2]))
 
 
+@check_shapes("Y: [N, T]", "signal: [S, N, T]", "noise: [S, N, T]", "return: [pairs, N, T]")
+def draw_pairs(
+    system: ObservedSystem, Y: TensorType, signal: TensorType, noise: TensorType
+) -> tf.Tensor:
+    r"""
+    As :func:`draw_completions` of the numbers, followed by those of their opposites.
+
+    .. math:: S_{\cdot o} S_{oo}^{-1} y_o \pm (Y_0 - S_{\cdot o} S_{oo}^{-1} Y_{0,o})
+
+    That is one system for the mean and one per pair.
+    """
+    prior = draw_prior(system, tf.transpose(signal, [1, 0, 2]), tf.transpose(noise, [1, 0, 2]))
+    prior = tf.transpose(prior, [1, 0, 2])
+    weights = solve(system, tf.concat([Y[None], prior], axis=0))
+    known = tf.transpose(multiply(system, tf.transpose(weights, [1, 0, 2])), [1, 0, 2])
+    mean, around = known[:1], prior - known[1:]
+    return tf.where(system.mask, Y, tf.concat([mean + around, mean - around], axis=0))
+
+
 def impute_by_draws(
     system: ObservedSystem,
     X: TensorType,

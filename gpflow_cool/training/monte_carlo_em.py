@@ -15,7 +15,7 @@ import tensorflow as tf
 from .. import checks
 from ..joint import missing
 from ..joint.missing import ObservedSystem, observed_log_evidence
-from ..joint.sampling import draw_completions
+from ..joint.sampling import draw_pairs
 from .lbfgs import Evaluate
 from .model import TrainableModel
 from .optimizers import Optimizer
@@ -46,8 +46,7 @@ class Completer:
         self.model, self.completions = model, model.completions
         self.num_observed = int(np.count_nonzero(model.observed))
         shape = [2, draws // 2, *model.observed.shape]
-        half = np.random.default_rng(seed).normal(size=shape)
-        self.signal, self.noise = np.concatenate([half, -half], axis=1)
+        self.signal, self.noise = np.random.default_rng(seed).normal(size=shape)
         self.first = self._first().numpy()
 
     def _first(self) -> tf.Tensor:
@@ -60,7 +59,7 @@ class Completer:
         """[S, N, T], the targets with the missing ones drawn given the others."""
         model = self.model
         residual = tf.cast(model.centred_targets(), tf.float64)
-        drawn = draw_completions(system, residual, self.signal, self.noise)
+        drawn = draw_pairs(system, residual, self.signal, self.noise)
         mean = model.mean_function(model.data[0])
         completed = tf.cast(drawn, mean.dtype) + mean
         return tf.where(model.observed, model.data[1], completed)

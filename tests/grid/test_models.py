@@ -9,6 +9,7 @@ from gpflow.kernels import SquaredExponential as SE
 from gpflow.utilities import multiple_assign, read_values
 from numpy.testing import assert_allclose
 from problems import LAYOUTS, LEARNINGS, some_known
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import gpflow_cool
 from gpflow_cool import CoolMTGP, KroneckerMTGP
@@ -94,6 +95,15 @@ def test_profiled_loss_of_many_rows_is_that_of_all_of_them(rng, monkeypatch):
     model, dense = pair_of(data)
     found, expected = (ProfiledChain(each).evaluate() for each in (model, dense))
     assert_same(found[:3], expected[:3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize("num_tasks", [1, 4])
+def test_predictions_and_rows_left_out_on_any_axes(rng, name, num_tasks):
+    model, dense = pair_of(data_of(rng, AXES[name], num_tasks))
+    Xnew = rng.normal(size=(3, model.data[0].shape[1]))
+    assert_same(model.predict_y(Xnew, True, True), dense.predict_y(Xnew, True, True))
+    assert_same(model.leave_one_out(), dense.leave_one_out())
 
 
 @pytest.mark.parametrize("full_cov, full_output_cov", LAYOUTS)
@@ -218,6 +228,45 @@ def test_saved_models_predict_the_same(rng, pair, tmp_path):
     assert loaded.grid.shape == model.grid.shape
     Xnew = rng.normal(size=(3, 3))
     assert_same(loaded.predict_y(Xnew), model.predict_y(Xnew), rtol=0, atol=0)
+
+
+def test_a_new_step_of_time_extends_an_axis(rng):
+    X, Y = data_of(rng, ([0.0, 0.5, 1.0], [0.0, 1.0, 2.0, 3.0]), 2)
+    past = X[:, 1] < 3.0
+    old = CoolMTGP((X[past], Y[past]), SE(lengthscales=[0.5, 1.5]), engine="grid")
+    old.fit(steps=3, verbose=0)
+    losses = []
+    for engine in ("grid", "spectral"):
+        kernel = gpflow.utilities.deepcopy(old.kernel)
+        new = CoolMTGP((X, Y), kernel, b=old.b, sigma2=old.sigma2, engine=engine)
+        assert_same(new.kernel.lengthscales, old.kernel.lengthscales, rtol=0, atol=0)
+        assert_same(new.b, old.b)
+        losses.append([new.training_loss(), *new.fit("scipy", steps=4, verbose=0).history["loss"]])
+    assert_same(losses[0], losses[1], rtol=1e-6)
+    assert losses[0][-1] < losses[0][0]
+
+
+def scalars(folder):
+    """All numbers that TensorBoard finds in a folder, by tag."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    found = {}
+    for tag in events.Tags()["tensors"]:
+        values = [tf.make_ndarray(event.tensor_proto) for event in events.Tensors(tag)]
+        if values[0].dtype.kind == "f":
+            found[tag] = np.array(values)
+    return found
+
+
+def test_training_on_a_grid_is_logged_with_its_evidence(rng, tmp_path):
+    losses = []
+    for model in pair_of(data_of(rng, AXES["two axes"], 2)):
+        model.fit("scipy", steps=2, verbose=0, tensorboard=tmp_path / model.engine)
+        losses.append(scalars(tmp_path / model.engine))
+    assert losses[0] and losses[0].keys() == losses[1].keys()
+    for name, values in losses[0].items():
+        if "seconds" not in name:
+            assert_allclose(values, losses[1][name], rtol=1e-5, atol=1e-7)
 
 
 def test_auto_takes_the_grid_where_it_pays(rng):

@@ -32,6 +32,17 @@ def test_completions_have_the_exact_moments(rng, pattern, max_dense, rtol, monke
     assert_close(average.numpy().ravel(order="F")[m], mean, rtol=rtol)
 
 
+def test_pairs_are_draws_of_numbers_and_of_their_opposites(rng, monkeypatch):
+    j = random_joint(rng, 6, 3, "random_pattern")
+    half = rng.normal(size=(2, 3, *j.with_holes.shape))
+    signal, noise = np.concatenate([half, -half], axis=1)
+    for largest in (missing.MAX_DENSE, 0):  # a factor, or conjugate gradients
+        monkeypatch.setattr(missing, "MAX_DENSE", largest)
+        Y = tf.constant(j.with_holes)
+        expected = sampling.draw_completions(system_of(j), Y, signal, noise)
+        assert_close(sampling.draw_pairs(system_of(j), Y, *half), expected.numpy(), rtol=1e-7)
+
+
 def test_draws_change_little_when_the_covariances_do(rng):
     """Eigenvectors may flip their sign for nothing; draws must not show it."""
     j = random_joint(rng, 8, 3, "random_pattern")
