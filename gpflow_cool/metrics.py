@@ -141,7 +141,7 @@ def coverage(Y: ArrayLike, mean: ArrayLike, var: ArrayLike, num_sigma: float = 2
     >>> coverage([[0.5], [3.0]], mean=[[0.0], [0.0]], var=[[1.0], [1.0]], num_sigma=2.0)
     array([0.5])
 
-    :param num_sigma: k.
+    :param num_sigma: The number k of standard deviations.
     """
     residuals, v = _residuals(Y, mean), _positive_variance(var)
     inside = np.abs(residuals) <= num_sigma * np.sqrt(v)
