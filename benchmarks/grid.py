@@ -1,7 +1,7 @@
 """
 Rows on a grid: `python benchmarks/grid.py`.
 
-* A fit of n x n rows and four tasks, predictions at new points, and the peak of memory.
+* A fit of n x n rows and four tasks (`--tasks`), predictions at new points, and the peak of memory.
 * The same rows through inducing points, and an estimate for the whole kernel matrix: what its
   eigendecomposition takes at 2000 rows, times the cube of the ratio of rows, for each evaluation.
 * With `--gaps`: the same with 30% of the targets missing, and the errors of the imputed ones beside
@@ -22,7 +22,6 @@ import numpy as np
 from gpflow_cool import CoolMTGP, SparseCoolMTGP, choose_inducing_points
 from gpflow_cool.grid import grid_inputs
 
-T = 4
 LENGTHSCALE, START = 1.0, 0.5
 DENSE_ROWS = 2000
 
@@ -31,8 +30,8 @@ def kernel() -> gpflow.kernels.Kernel:
     return gpflow.kernels.SquaredExponential(lengthscales=[START, START])
 
 
-def field(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Four tasks that mix two smooth functions on size x size points, with correlated noise."""
+def field(size: int, T: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """T tasks that mix two smooth functions on size x size points, with correlated noise."""
     rng = np.random.default_rng(0)
     axis = np.linspace(0.0, 10.0, size)
     K = np.exp(-0.5 * np.square((axis[:, None] - axis) / LENGTHSCALE))
@@ -59,8 +58,8 @@ def dense_estimate(num_rows: int, evaluations: int) -> float:
     return evaluations * seconds * (num_rows / DENSE_ROWS) ** 3
 
 
-def full_grid(size: int, num_new: int) -> None:
-    X, Y = field(size)
+def full_grid(size: int, num_new: int, T: int) -> None:
+    X, Y = field(size, T)
     seconds, model = busy(lambda: CoolMTGP((X, Y), kernel(), engine="grid"))
     fit, history = busy(lambda: model.fit(verbose=0))
     evaluations = len(history.history["loss"])
@@ -105,7 +104,7 @@ def with_gaps(size: int, share: float = 0.3) -> None:
     joint = np.sqrt(np.mean(np.square(error)))
     print(f"  imputed in {seconds:.1f} s: RMSE {joint:.3f}, coverage at two sigma {coverage:.3f}")
     alone = []
-    for t in range(T):
+    for t in range(full.shape[1]):
         task = CoolMTGP((X, Y[:, t : t + 1]), kernel(), engine="grid")
         task.fit(verbose=0)
         filled = task.completions.numpy().mean(axis=0)[:, 0]  # pairs of draws, about the mean
@@ -117,6 +116,7 @@ def with_gaps(size: int, share: float = 0.3) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="+", type=int, default=[100, 316, 1000])
+    parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--new", type=int, default=10_000, help="number of new points")
     parser.add_argument("--points", type=int, default=300, help="inducing points; 0 for none")
     parser.add_argument("--gaps", action="store_true", help="missing targets only")
@@ -125,7 +125,7 @@ def main() -> None:
         if options.gaps:
             with_gaps(size)
         else:
-            full_grid(size, options.new)
+            full_grid(size, options.new, options.tasks)
     if options.points and not options.gaps:
         inducing_points(min(options.sizes), options.points)
 

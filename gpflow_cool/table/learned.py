@@ -77,6 +77,8 @@ def choice_sentence(table: KernelTable | None) -> str:
     if table is None:
         return ""
     kernels = [row for row in table.candidates if not row.name.endswith(PER_INPUT)]
+    if len(kernels) == 1:  # see `train_model`
+        return f"kernel:  {table.chosen} (of those with a name the only one for a grid)"
     failed = sum(bool(row.error) for row in kernels)
     others = f", of which {failed} failed" if failed else ""
     return (
