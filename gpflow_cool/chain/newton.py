@@ -43,6 +43,9 @@ RIVAL = 5.0
 MUCH_CHANGE = 2.0
 """The grid is looked at again when the term of a task has changed by so many nats."""
 
+BELIEVED = 1.0
+"""The gain that a longer step expects says nothing."""
+
 LINEAR = 0.1
 """A term is as good as linear in b where its slope changes by this fraction towards zero."""
 
@@ -85,20 +88,29 @@ def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -
     Maximise the term of every task.
 
     :param last: The solution for a kernel matrix before this one, whose maxima are the starts.
-        Where the terms have changed much since, the grid is looked at again, a coarse one, and
-        another maximum is tried where it shows one that is higher.
+        Where the terms have changed much since, the grid is looked at again, a coarse one, and its
+        maxima are starts as well where they are higher.
     """
+    num_rows = float(problems.spectrum.num_rows)
     if last is None:
-        return solve_from(problems, box, highest(*search(problems, box, FINE)))
-    found = maximise(problems, box, last.maxima)
-    values = found.best().terms.values
+        return solve_from(problems, box, highest(*search(problems, box, FINE), num_rows))
+    present = evaluated(problems, box, last.maxima)
+    values = present.best().terms.values
     if np.max(np.abs(values - last.searched)) < MUCH_CHANGE:
-        return solution(found)._replace(searched=last.searched)
+        return solution(maximise(problems, box, present))._replace(searched=last.searched)
     maxima, x = search(problems, box, COARSE)
-    higher = highest(np.where(maxima > values, maxima, -np.inf), x)
+    maxima[maxima <= hoped_for(problems, box, present)] = -np.inf
+    higher = highest(maxima, x, num_rows)
     if len(higher.tasks):
-        found = joined(found, maximise(problems, box, higher))
-    return solution(found)
+        present = joined(present, evaluated(problems, box, higher))
+    return solution(maximise(problems, box, present))
+
+
+def hoped_for(problems: TaskProblems, box: Box, present: Optima) -> AnyNDArray:
+    """[T], the terms after a step, if it is short enough to be believed, else before it."""
+    (_, x), terms = present.best()
+    steps, gains = newton_steps(x, terms, box, largest_eigenvalue(problems))
+    return terms.values + np.where(np.max(np.abs(steps), axis=1) < BELIEVED, gains, 0.0)
 
 
 def solve_orders(
@@ -116,7 +128,7 @@ def solve_orders(
 
 def solve_from(problems: TaskProblems, box: Box, starts: Starts) -> InnerSolution:
     """Maximise the term of every task from given starts."""
-    return solution(maximise(problems, box, starts))
+    return solution(maximise(problems, box, evaluated(problems, box, starts)))
 
 
 def joined(one: Optima, other: Optima) -> Optima:
@@ -151,17 +163,22 @@ def are_apart(x: AnyNDArray, y: AnyNDArray) -> AnyNDArray:
 # Newton's method ----------------------------------------------------------------------------------
 
 
-def maximise(problems: TaskProblems, box: Box, starts: Starts) -> Optima:
-    """Maximise terms by Newton's method, from all starts at once."""
-    tasks, bounds = starts.tasks, box.of_tasks(starts.tasks)
-    largest = float(np.max(problems.lam, initial=np.finfo(float).tiny))
-    x = np.clip(starts.x, *bounds)
-    terms = task_terms(problems, tasks, np.exp(x))
+def evaluated(problems: TaskProblems, box: Box, starts: Starts) -> Optima:
+    """The terms at starts, which are moved into the box."""
+    x = np.clip(starts.x, *box.of_tasks(starts.tasks))
+    return Optima(Starts(starts.tasks, x), task_terms(problems, starts.tasks, np.exp(x)))
+
+
+def maximise(problems: TaskProblems, box: Box, present: Optima) -> Optima:
+    """Maximise terms by Newton's method, from all starts at once; they are overwritten."""
+    (tasks, x), terms = present
+    bounds = box.of_tasks(tasks)
+    largest = largest_eigenvalue(problems)
     steps, gains = newton_steps(x, terms, bounds, largest)
     shortenings = np.zeros(len(tasks))
     active = np.arange(len(tasks))
     for _ in range(MAX_ITERATIONS):
-        open_ones = has_prospects(Optima(Starts(tasks, x), terms), steps, gains)
+        open_ones = has_prospects(present, steps, gains)
         active = active[((shortenings > 0) | open_ones)[active]]
         if not len(active):
             break
@@ -180,8 +197,13 @@ def maximise(problems: TaskProblems, box: Box, starts: Starts) -> Optima:
         steps[lower] *= SHORTENING
         stuck = lower[shortenings[lower] == MAX_SHORTENINGS]  # as high as rounding lets it
         steps[stuck], gains[stuck], shortenings[stuck] = 0.0, 0.0, 0
-    steps[(np.max(np.abs(steps), axis=1) > LAST_STEP) | is_worthwhile(steps, gains)] = 0.0
-    return expanded(Optima(Starts(tasks, x), terms), np.clip(x + steps, *bounds))
+    is_long = np.max(np.abs(steps), axis=1) > LAST_STEP
+    steps[is_long | is_worthwhile(steps, gains)] = 0.0
+    return expanded(present, np.clip(x + steps, *bounds))
+
+
+def largest_eigenvalue(problems: TaskProblems) -> float:
+    return float(np.max(problems.lam, initial=np.finfo(float).tiny))
 
 
 def has_prospects(present: Optima, steps: AnyNDArray, gains: AnyNDArray) -> AnyNDArray:
@@ -200,12 +222,12 @@ def is_worthwhile(steps: AnyNDArray, gains: AnyNDArray) -> AnyNDArray:
 
 def expanded(present: Optima, x: AnyNDArray) -> Optima:
     """The terms at points close to those where they are known, by their Taylor series."""
-    (tasks, old), (values, gradients, hessians, W, slopes) = present
+    (tasks, old), (values, gradients, hessians, W, slopes, *others) = present
     change = np.exp(x) - np.exp(old)  # [P, 2], of b and sigma2
     bend = np.einsum("pij,pj->pi", hessians, change)
     values = values + np.sum((gradients + 0.5 * bend) * change, axis=1)
     W = W + np.einsum("pi,pit->pt", change, slopes)
-    return Optima(Starts(tasks, x), Terms(values, gradients + bend, hessians, W, slopes))
+    return Optima(Starts(tasks, x), Terms(values, gradients + bend, hessians, W, slopes, *others))
 
 
 def newton_steps(
@@ -233,6 +255,9 @@ def newton_steps(
     g = g * free
     bb, bs, ss = (H[:, i, j] * free[:, i] * free[:, j] for i, j in ((0, 0), (0, 1), (1, 1)))
     step = newton_step(g, bb + g[:, 0], bs, ss + g[:, 1]) * free
+    balanced = balancing_steps(scale, terms, free)
+    better = np.sum(balanced * g, axis=1) > 0.0
+    step[better] = balanced[better]
     step *= (MAX_STEP / np.maximum(np.max(np.abs(step), axis=1), MAX_STEP))[:, None]
     gains = np.sum(step * g, axis=1) + jump_gain
     step[jumps, 0] = (target - x[:, 0])[jumps]
@@ -252,6 +277,34 @@ def jump_of_b(
     little = np.minimum(x[:, 1] + np.log(LITTLE_SIGNAL / largest), bounds.upper[:, 0])
     returns = (slope > 0.0) & (x[:, 0] < little - 1.0)  # closer by, a Newton step is no smaller
     return np.where(vanishes, bounds.lower[:, 0], np.where(returns, little, x[:, 0]))
+
+
+def balancing_steps(scale: AnyNDArray, terms: Terms, free: AnyNDArray) -> AnyNDArray:
+    r"""
+    Newton's steps for :math:`h_i = \log q_i - \log n_i = 0`, where the gradient is (q - n) / 2.
+
+    If only the size of b and sigma2 is wrong, or of b where it outweighs the noise, h is linear in
+    their logarithms, and one step is enough. Near an optimum it is the step for the gradient.
+
+    :param scale: [P, 2], b and sigma2.
+    :param free: [P, 2], which of them may move.
+    :return: [P, 2]; zero where the Jacobian matrix of h is not that of a maximum, and where both
+        move and one goes far: h hardly depends on it, and the other would be led astray.
+    """
+    q, dq = terms.fits, terms.fit_slopes
+    n, dn = q - 2.0 * terms.gradients, dq - 2.0 * terms.hessians
+    with np.errstate(all="ignore"):
+        h = np.where(free, np.log(q / n), 0.0)
+        J = scale[:, None, :] * (dq / q[:, :, None] - dn / n[:, :, None])
+        bb, ss = np.where(free, J[:, [0, 1], [0, 1]], -1.0).T
+        both = free.all(axis=1)
+        bs, sb = J[:, 0, 1] * both, J[:, 1, 0] * both
+        det = bb * ss - bs * sb
+        step = np.stack([bs * h[:, 1] - ss * h[:, 0], sb * h[:, 0] - bb * h[:, 1]], axis=1)
+        step /= det[:, None]
+        near = ~both | (np.max(np.abs(step), axis=1) <= MAX_STEP)
+    good = (bb < 0.0) & (ss < 0.0) & (det > 0.0) & np.isfinite(step).all(axis=1) & near
+    return np.where(good[:, None], step, 0.0)
 
 
 def newton_step(g: AnyNDArray, bb: AnyNDArray, bs: AnyNDArray, ss: AnyNDArray) -> AnyNDArray:

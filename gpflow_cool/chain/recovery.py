@@ -28,6 +28,9 @@ from .search import Box, Starts
 from .spectrum import Spectrum
 from .terms import task_problems
 
+MAX_NOISE_RATIO = 3.0
+"""An order is left out of averages if its noise variances are so many times the median of all."""
+
 
 class MultitaskParameters(NamedTuple):
     """
@@ -263,17 +266,36 @@ def average_over_orders(
     .. math:: \bar{C} = \frac{1}{S} \sum_s \Pi_s^\top C_s \Pi_s
 
     with :math:`\Pi_s` the permutation that brings the tasks into order s. The inner problem is
-    solved anew for each order.
+    solved anew for each order. An order in which errors add up from task to task is left out, see
+    :func:`ordinary_orders`.
 
     :param box: Bounds of b and sigma2, in the tasks' own order.
     """
     problems = compressed(task_problems(spectrum.numpy(), learning))
-    C, Sigma = np.zeros_like(problems.spectrum.G0), np.zeros_like(problems.spectrum.G0)
+    found = []
     for order, best in zip(orders, solve_orders(problems, orders, box), strict=True):
-        _, *found = recover_at_optimum(problems.spectrum.of_tasks(order), best)
-        C[np.ix_(order, order)] += found[0] / len(orders)
-        Sigma[np.ix_(order, order)] += found[1] / len(orders)
+        _, *matrices = recover_at_optimum(problems.spectrum.of_tasks(order), best)
+        back = np.argsort(order)
+        found.append([matrix[np.ix_(back, back)] for matrix in matrices])
+    kept = ordinary_orders(np.array([np.diag(Sigma) for _, Sigma in found]))
+    pairs = [pair for pair, is_kept in zip(found, kept, strict=True) if is_kept]
+    C, Sigma = (sum(part) / len(pairs) for part in zip(*pairs, strict=True))
     return C, Sigma
+
+
+@check_shapes("noise: [S, T]", "return: [S]")
+def ordinary_orders(noise: AnyNDArray) -> AnyNDArray:
+    """
+    Whether the noise variances of each order are not far above those of most orders.
+
+    Where neighbours follow each other, as from left to right along a line, each is extrapolated
+    from those on one side, and errors add up: the noise may be ten times that of a random order.
+
+    :param noise: The diagonals of Sigma.
+    """
+    usual = np.median(noise, axis=0)
+    ratios = np.divide(noise, usual, out=np.ones_like(noise), where=usual > 0.0)
+    return np.asarray(np.mean(ratios, axis=1) <= MAX_NOISE_RATIO)
 
 
 def recover_at_optimum(

@@ -19,6 +19,11 @@ NUM_STARTS = 3
 """Of so many maxima on the grid Newton's method may start."""
 
 
+MARGIN, MARGIN_PER_ROW = 5.0, 0.02
+"""A maximum on the grid that is so many nats lower than the task's highest is no start. Of 5462
+random tasks 18 had their optimum at another maximum than the highest, at most 0.8 nats lower."""
+
+
 class Box(NamedTuple):
     """Bounds of log b and log sigma2, [T, 2] each; equal bounds hold a number fixed."""
 
@@ -60,7 +65,8 @@ def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) ->
     terms = shared_terms(problems.of_tasks(first), np.exp(points))
     estimates, x = estimate_terms(points, terms, box.of_tasks(first), FINE)
     maxima = grid.maxima(estimates)
-    starts = [highest(maxima, grid.between(estimates, x))]
+    num_rows = float(problems.spectrum.num_rows)
+    starts = [highest(maxima, grid.between(estimates, x), num_rows)]
     if others:
         near = grid.neighbours(np.isfinite(maxima).any(axis=1))
         terms = shared_terms(problems, np.exp(points[near]), others)
@@ -70,11 +76,9 @@ def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) ->
         x = np.zeros([len(points), len(tasks), 2])
         estimates[near], x[near] = found, at
         maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[near])
-        parts = (
-            np.split(part, len(others), axis=1)
-            for part in (maxima, grid.between(estimates, x)[near])
-        )
-        starts += [highest(*pair) for pair in zip(*parts, strict=True)]
+        at = grid.between(estimates, x)[near]
+        for own in np.split(np.arange(len(tasks)), len(others)):
+            starts.append(highest(maxima[:, own], at[:, own], num_rows))
     return starts
 
 
@@ -148,10 +152,12 @@ def estimate_terms(
     return np.where(near, terms.values - 0.5 * change, -np.inf), x + shift[..., None]
 
 
-def highest(maxima: AnyNDArray, x: AnyNDArray) -> Starts:
+def highest(maxima: AnyNDArray, x: AnyNDArray, num_rows: float) -> Starts:
     """The highest maxima, [P, T], minus infinity where there is none, of x [P, T, 2]."""
     ranked = np.argsort(-maxima, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
-    tasks, numbers = np.nonzero(np.take_along_axis(maxima, ranked, axis=0).T > -np.inf)
+    values = np.take_along_axis(maxima, ranked, axis=0)
+    high = np.isfinite(values) & (values > values[0] - MARGIN - MARGIN_PER_ROW * num_rows)
+    tasks, numbers = np.nonzero(high.T)
     return Starts(tasks, x[ranked[numbers, tasks], tasks])
 
 

@@ -68,6 +68,8 @@ class Terms(NamedTuple):
     hessians: AnyNDArray  # [P, 2, 2]
     W: AnyNDArray  # [P, T], weights of the tasks before, then zeros
     slopes: AnyNDArray  # [P, 2, T], derivatives of the weights by b and sigma2
+    fits: AnyNDArray  # [P, 2], the part q > 0 of the gradients (q - n) / 2, see `task_terms`
+    fit_slopes: AnyNDArray  # [P, 2, 2], derivatives of q by b and sigma2
 
     def of(self, chosen: Any) -> "Terms":
         """Those of some problems."""
@@ -175,7 +177,8 @@ def task_terms(problems: TaskProblems, tasks: AnyNDArray, points: AnyNDArray) ->
         H_{ij} = \tfrac{1}{2} \mathrm{tr}\, K_x^{-1} S_i K_x^{-1} S_j
                  - \alpha^\top S_i K_{xy}^{-1} S_j \alpha
 
-    and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`.
+    and the slack :math:`\tau` of inducing points adds :math:`-\tfrac{1}{2} \tau b / \sigma^2`. Of a
+    gradient :math:`\tfrac{1}{2} (q - n)`, q is what wants b and sigma2 to grow.
 
     :param tasks: [P], ascending.
     :param points: [P, 2], (b, sigma2) of each.
@@ -202,18 +205,17 @@ def block_terms(problems: TaskProblems, tasks: AnyNDArray, points: AnyNDArray) -
         determinants.append(system.log_det)
     quadratic = np.einsum("pn,pn->p", r, r) + np.einsum("pt,pt->p", W, W)
     quadratic += np.log(v) @ counts + float(problems.spectrum.num_rows) * LOG_2PI + slack * b / s
-    gradients = 0.5 * (np.einsum("pn,pin->pi", np.square(r) - counts, dS))
-    gradients += 0.5 * slack * np.stack([-1.0 / s, b / s**2], axis=1)
-    hessians = 0.5 * (counts * dS) @ dS.transpose(0, 2, 1) - forms
-    hessians += 0.5 * slack * np.array([[0.0 * s, 1.0 / s**2], [1.0 / s**2, -2.0 * b / s**3]]).T
+    fits, fit_slopes = np.einsum("pn,pin->pi", np.square(r), dS), -2.0 * forms
+    costs, cost_slopes = dS @ counts, -(counts * dS) @ dS.transpose(0, 2, 1)
+    fits[:, 1] += slack * b / s**2
+    costs[:, 0] += slack / s
+    fit_slopes[:, 1] += slack * np.stack([1.0 / s**2, -2.0 * b / s**3], axis=1)
+    cost_slopes[:, 0, 1] -= slack / s**2
     if problems.learning == "approximate":
         value, gradient, hessian = map(np.array, zip(*determinants, strict=True))
-        quadratic, gradients, hessians = (
-            quadratic + value,
-            gradients - 0.5 * gradient,
-            hessians - 0.5 * hessian,
-        )
-    return Terms(-0.5 * quadratic, gradients, hessians, W, slopes)
+        quadratic, costs, cost_slopes = quadratic + value, costs + gradient, cost_slopes + hessian
+    gradients, hessians = 0.5 * (fits - costs), 0.5 * (fit_slopes - cost_slopes)
+    return Terms(-0.5 * quadratic, gradients, hessians, W, slopes, fits, fit_slopes)
 
 
 def solve_systems(

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
-from gpflow_cool.chain.newton import maximise
+from gpflow_cool.chain.newton import evaluated, maximise
 from gpflow_cool.chain.search import Box, Grid, Starts
 from gpflow_cool.chain.terms import task_problems, task_terms
 
@@ -20,7 +20,8 @@ def solve(spectrum, box, learning):
 
 def maximise_first(problems, start):
     """The first task, by Newton's method from one start: its point and its value."""
-    found = maximise(problems, WIDE, Starts(np.zeros(1, int), np.log([start])))
+    starts = Starts(np.zeros(1, int), np.log([start]))
+    found = maximise(problems, WIDE, evaluated(problems, WIDE, starts))
     return found.starts.x[0], found.terms.values[0]
 
 
@@ -190,7 +191,8 @@ def test_the_grid_rescues_from_a_local_optimum(rng, learning):
 def test_a_rival_is_kept_for_the_next_kernel_matrix(rng):
     """Two maxima of one task: the lower one stays a start while it is not much lower."""
     problems = task_problems(exact(*trap_for_a_single_start(rng)), "hierarchical")
-    optima = maximise(problems, WIDE, Starts(np.zeros(3, int), np.log([[1e-9, 1.0]] * 3)))
+    starts = Starts(np.zeros(3, int), np.log([[1e-9, 1.0]] * 3))
+    optima = maximise(problems, WIDE, evaluated(problems, WIDE, starts))
     x = np.array([[-9.0, 0.0], [1.0, -2.0], [1.01, -2.0]])
     for value, kept in ((-1.0, [0, 1]), (-100.0, [1])):
         terms = optima.terms._replace(values=np.array([value, 0.0, -0.5]))
@@ -202,9 +204,9 @@ def test_a_rival_is_kept_for_the_next_kernel_matrix(rng):
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_giving_up_hopeless_starts_keeps_the_best_optimum(rng, learning, monkeypatch):
     """From many starts, against a search that gives none up; a ratio of 0.5 loses an optimum."""
-    evaluated = []
+    systems = []
     monkeypatch.setattr(
-        newton, "task_terms", lambda *args: evaluated.append(len(args[1])) or task_terms(*args)
+        newton, "task_terms", lambda *args: systems.append(len(args[1])) or task_terms(*args)
     )
     kernels = [trap_for_a_single_start(rng)]
     for lengthscale in (0.3, 1.5, 5.0):
@@ -217,10 +219,10 @@ def test_giving_up_hopeless_starts_keeps_the_best_optimum(rng, learning, monkeyp
         found = newton.solve_from(problems, box, starts)
         with monkeypatch.context() as patch:
             patch.setattr(newton, "MAX_GAIN_RATIO", 1e30)
-            cost, everywhere = sum(evaluated), newton.solve_from(problems, box, starts)
-        assert cost < 0.9 * (sum(evaluated) - cost)
+            cost, everywhere = sum(systems), newton.solve_from(problems, box, starts)
+        assert cost < 0.9 * (sum(systems) - cost)
         assert_allclose(found.values, everywhere.values, rtol=1e-10, atol=1e-9)
-        evaluated.clear()
+        systems.clear()
 
 
 def test_the_last_step_is_expanded(rng):
@@ -256,6 +258,59 @@ def test_a_task_without_signal_takes_few_steps(monkeypatch):
     x, _ = maximise_first(task_problems(spectrum, "hierarchical"), [0.01, 1.0])
     assert x[0] == WIDE.lower[0, 0]
     assert len(calls) <= 6
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_steps_balance_what_lifts_and_what_lowers_the_parameters(rng, learning):
+    """Against differences of log q - log n; gradients are (q - n) / 2."""
+    p = random_problem(rng, 9, 3)
+    problems, tasks = task_problems(exact(p.K, p.Y), learning), np.arange(3)
+    problems = problems._replace(spectrum=problems.spectrum._replace(slack=0.3))
+    x = np.log(np.stack([p.b, p.sigma2], axis=1))
+
+    def balance(x):
+        terms = task_terms(problems, tasks, np.exp(x))
+        return np.log(terms.fits) - np.log(terms.fits - 2.0 * terms.gradients)
+
+    terms, h = task_terms(problems, tasks, np.exp(x)), 1e-5
+    J = np.stack([(balance(x + e) - balance(x - e)) / (2 * h) for e in h * np.eye(2)], axis=2)
+    expected = np.linalg.solve(J, -balance(x)[..., None])[..., 0]
+    good = (J[:, 0, 0] < 0) & (J[:, 1, 1] < 0) & (np.linalg.det(J) > 0)
+    good &= np.max(np.abs(expected), axis=1) < newton.MAX_STEP
+    assert good.any()
+    steps = newton.balancing_steps(np.exp(x), terms, np.ones([3, 2], bool))
+    assert_allclose(steps, np.where(good[:, None], expected, 0.0), rtol=1e-6)
+    held = newton.balancing_steps(np.exp(x), terms, np.array([[True, False]] * 3))
+    alone = -balance(x)[:, 0] / J[:, 0, 0]
+    assert_allclose(held[:, 0], np.where(J[:, 0, 0] < 0, alone, 0.0), rtol=1e-6)
+    assert not held[:, 1].any()
+
+
+def test_noise_that_does_not_matter_leads_no_step_astray(rng):
+    """b is wrong by a fifth. Far below the signal, sigma2 is free, and moves the term by 1e-8."""
+    Q, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    spectrum = exact(Q @ np.diag(rng.uniform(1.0, 2.0, 20)) @ Q.T, rng.normal(size=(20, 1)))
+    problems, box = task_problems(spectrum, "hierarchical"), boxes(WIDE, 1)
+    box.lower[:] = np.log([1e-10, 1e-12])
+    b = newton.solve(problems, Box(np.log([[1e-10, 1e-12]]), np.log([[1e10, 1e-12]]))).parameters
+    starts = Starts(np.zeros(1, int), np.log([[1.2 * b[0, 0], 1e-10]]))
+    found = newton.solve_from(problems, box, starts)
+    assert_allclose(found.parameters[0, 0], b[0, 0], rtol=1e-6)
+
+
+def test_a_wrong_size_of_b_is_one_step_away(rng):
+    """Noise at its bound, and b wrong by a factor of 1000, both ways."""
+    Q, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    spectrum = exact(Q @ np.diag(rng.uniform(1.0, 2.0, 20)) @ Q.T, rng.normal(size=(20, 1)))
+    problems = task_problems(spectrum, "hierarchical")
+    low, high = np.log([[1e-10, 1e-12]]), np.log([[1e10, 1e-12]])
+    best = newton.solve(problems, Box(low, high)).parameters
+    for factor in (1e-3, 1e3):
+        scale = best * [factor, 1.0]
+        step = newton.balancing_steps(
+            scale, task_terms(problems, np.zeros(1, int), scale), np.array([[True, False]])
+        )
+        assert_allclose(step, [[-np.log(factor), 0.0]], atol=1e-7)
 
 
 def test_signal_is_found_after_there_was_none(rng):

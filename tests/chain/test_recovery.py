@@ -11,11 +11,13 @@ import reference as ref
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import CASES, LEARNINGS, Problem, assert_close, random_problem
+from spectra import exact
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood, recovery
 from gpflow_cool.chain.likelihood import solve_chain
-from gpflow_cool.chain.recovery import some_orders
+from gpflow_cool.chain.recovery import average_over_orders, ordinary_orders, some_orders
+from gpflow_cool.chain.search import Box
 from gpflow_cool.chain.spectrum import exact_spectrum
 from gpflow_cool.linalg import eigh
 
@@ -390,3 +392,27 @@ def test_what_is_frozen_stays(rng):
     exact = model.average_over_orders(1)
     assert_allclose(exact.noise_covariance(), model.noise_covariance(), rtol=1e-6)
     assert_allclose(exact.task_covariance(), model.task_covariance(), rtol=1e-4)
+
+
+def test_an_order_whose_errors_add_up_is_left_out_of_the_average(rng):
+    """Forty places along a line, given from left to right; the others are random orders."""
+    X, places = rng.normal(size=(40, 1)), np.linspace(0.0, 1.0, 40)
+    smooth = np.exp(-0.5 * np.square((places[:, None] - places) / 0.1))
+    L = np.linalg.cholesky(smooth + 1e-6 * np.eye(40))
+    Y = np.sin(2.0 * X + 12.0 * places) + 0.02 * rng.normal(size=(40, 40)) @ L.T
+    K = ref.squared_exponential(X, X, 1.0, 1.0)
+    box = Box(np.log([[1e-6, 1e-4]] * 40), np.log([[1e6, 1e2]] * 40))
+    orders = [np.arange(40), *(rng.permutation(40) for _ in range(4))]
+    each = [average_over_orders(exact(K, Y), [order], box, "hierarchical")[1] for order in orders]
+    sizes = [np.trace(Sigma) for Sigma in each]
+    assert sizes[0] > 2.0 * max(sizes[1:])
+    _, Sigma = average_over_orders(exact(K, Y), orders, box, "hierarchical")
+    assert_allclose(Sigma, np.mean(each[1:], axis=0), rtol=1e-3, atol=1e-6)
+
+
+def test_orders_are_ordinary_unless_their_noise_is_far_above_the_median():
+    noise = np.array([[1.0, 2.0, 0.0], [1.5, 2.0, 0.0], [2.9, 5.9, 0.0], [30.0, 20.0, 0.0]])
+    assert_array_equal(ordinary_orders(noise[:3]), [True, True, True])
+    assert_array_equal(ordinary_orders(noise), [True, True, True, False])
+    assert_array_equal(ordinary_orders(noise[:1]), [True])
+    assert_array_equal(ordinary_orders(noise[[0, 3]]), [True, True])  # no majority

@@ -4,6 +4,7 @@ import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow.utilities import multiple_assign, read_values
 from numpy.testing import assert_allclose
 
@@ -12,6 +13,7 @@ from gpflow_cool.joint.covariances import (
     DiagonalCovariance,
     FullCovariance,
     LowRankCovariance,
+    ScaledTriangle,
     lift_eigenvalues,
     semidefinite_cholesky,
     smallest_eigenvalue,
@@ -47,6 +49,25 @@ MATRICES = {
     "copies": lambda rng: random_covariance(rng, 3)[np.ix_([0, 0, 1, 0, 2], [0, 0, 1, 0, 2])],
     "tiny": lambda rng: 1e-12 * random_covariance(rng, 3),
 }
+
+
+@pytest.mark.parametrize("T", [1, 2, 5])
+def test_the_transform_of_a_factor_is_that_of_tensorflow_probability(rng, T):
+    """So that files of earlier versions and the next ones hold the same numbers."""
+    scale, x = tf.constant(rng.uniform(0.1, 9.0, T)), rng.normal(size=T * (T + 1) // 2)
+    triangle = tfp.bijectors.FillScaleTriL(diag_bijector=tfp.bijectors.Softplus(), diag_shift=None)
+    theirs = tfp.bijectors.Chain([tfp.bijectors.Scale(scale[:, None]), triangle])
+    ours = ScaledTriangle(scale)
+    assert_allclose(ours.forward(x), theirs.forward(x), rtol=1e-14)
+    assert_allclose(ours.inverse(theirs.forward(x) + 0.0), x, rtol=1e-12)
+    columns = [theirs.forward(x + e) - theirs.forward(x - e) for e in 1e-6 * np.eye(len(x))]
+    jacobian = np.array([column.numpy()[np.tril_indices(T)] for column in columns]) / 2e-6
+    log_det = np.linalg.slogdet(jacobian)[1]
+    assert_allclose(ours.forward_log_det_jacobian(x, event_ndims=1), log_det, rtol=1e-8, atol=1e-8)
+    assert ours.forward_event_shape([len(x)]) == [T, T]
+    assert ours.inverse_event_shape([T, T]) == [len(x)]
+    assert_allclose(ours.forward_event_shape_tensor([len(x)]), [T, T])
+    assert_allclose(ours.inverse_event_shape_tensor([T, T]), [len(x)])
 
 
 def assert_relative(actual, expected, rtol):
