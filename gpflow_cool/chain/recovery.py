@@ -29,7 +29,7 @@ from .spectrum import Spectrum
 from .terms import task_problems
 
 MAX_NOISE_RATIO = 3.0
-"""An order is left out of averages if its noise variances are so many times the median of all."""
+"""The given order is left out of averages if its noise is so many times that of random orders."""
 
 
 class MultitaskParameters(NamedTuple):
@@ -266,9 +266,10 @@ def average_over_orders(
     .. math:: \bar{C} = \frac{1}{S} \sum_s \Pi_s^\top C_s \Pi_s
 
     with :math:`\Pi_s` the permutation that brings the tasks into order s. The inner problem is
-    solved anew for each order. An order in which errors add up from task to task is left out, see
-    :func:`ordinary_orders`.
+    solved anew for each order. The first order, that of Y's columns, is left out if errors add up
+    in it from task to task, see :func:`is_ordinary`.
 
+    :param orders: The given one, then random ones; or all that there are.
     :param box: Bounds of b and sigma2, in the tasks' own order.
     """
     problems = compressed(task_problems(spectrum.numpy(), learning))
@@ -277,25 +278,26 @@ def average_over_orders(
         _, *matrices = recover_at_optimum(problems.spectrum.of_tasks(order), best)
         back = np.argsort(order)
         found.append([matrix[np.ix_(back, back)] for matrix in matrices])
-    kept = ordinary_orders(np.array([np.diag(Sigma) for _, Sigma in found]))
-    pairs = [pair for pair, is_kept in zip(found, kept, strict=True) if is_kept]
-    C, Sigma = (sum(part) / len(pairs) for part in zip(*pairs, strict=True))
+    random_only = 2 < len(orders) < math.factorial(len(orders[0]))
+    if random_only and not is_ordinary(np.array([np.diag(Sigma) for _, Sigma in found])):
+        found = found[1:]
+    C, Sigma = (sum(part) / len(found) for part in zip(*found, strict=True))
     return C, Sigma
 
 
-@check_shapes("noise: [S, T]", "return: [S]")
-def ordinary_orders(noise: AnyNDArray) -> AnyNDArray:
+@check_shapes("noise: [S, T]")
+def is_ordinary(noise: AnyNDArray) -> bool:
     """
-    Whether the noise variances of each order are not far above those of most orders.
+    Whether the noise variances of the first order are not far above those of the others.
 
     Where neighbours follow each other, as from left to right along a line, each is extrapolated
     from those on one side, and errors add up: the noise may be ten times that of a random order.
 
     :param noise: The diagonals of Sigma.
     """
-    usual = np.median(noise, axis=0)
-    ratios = np.divide(noise, usual, out=np.ones_like(noise), where=usual > 0.0)
-    return np.asarray(np.mean(ratios, axis=1) <= MAX_NOISE_RATIO)
+    usual = np.mean(noise[1:], axis=0)
+    ratios = np.divide(noise[0], usual, out=np.ones_like(usual), where=usual > 0.0)
+    return bool(np.mean(ratios) <= MAX_NOISE_RATIO)
 
 
 def recover_at_optimum(

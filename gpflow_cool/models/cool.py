@@ -172,7 +172,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
         C and Sigma depend somewhat on the order in which the tasks are conditioned on each other.
         This costs little: the kernel's parameters stay, so that another order reuses the
         eigendecomposition and solves only for b and sigma2. Of these, one that is not trainable or
-        has a prior stays too. The first order is that of Y's columns.
+        has a prior stays too. The first order is that of Y's columns. It is left out of the average
+        if its noise is more than three times that of the others: where columns are neighbours from
+        left to right, say, errors add up along the line.
 
         :param num_orders: How many orders; 1 gives that of Y's columns. Where there are no more
             than these, all are used.

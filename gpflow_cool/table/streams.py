@@ -149,7 +149,7 @@ def check_cells(dataset: Any, cells: AnyNDArray, names: Sequence[str], before: i
         what = "the cell is empty" if np.isnan(cells[row, column]) else "the number is infinite"
         raise TableError(
             f"{place_of(dataset, before + int(row))}, column {names[column]!r}: {what}. A stream"
-            " has no gaps: drop the row, or fill the cell."
+            " has no gaps: drop the row, or fill the cell. A table in memory may have some."
         )
 
 

@@ -16,7 +16,7 @@ from spectra import exact
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood, recovery
 from gpflow_cool.chain.likelihood import solve_chain
-from gpflow_cool.chain.recovery import average_over_orders, ordinary_orders, some_orders
+from gpflow_cool.chain.recovery import average_over_orders, is_ordinary, some_orders
 from gpflow_cool.chain.search import Box
 from gpflow_cool.chain.spectrum import exact_spectrum
 from gpflow_cool.linalg import eigh
@@ -410,9 +410,23 @@ def test_an_order_whose_errors_add_up_is_left_out_of_the_average(rng):
     assert_allclose(Sigma, np.mean(each[1:], axis=0), rtol=1e-3, atol=1e-6)
 
 
-def test_orders_are_ordinary_unless_their_noise_is_far_above_the_median():
-    noise = np.array([[1.0, 2.0, 0.0], [1.5, 2.0, 0.0], [2.9, 5.9, 0.0], [30.0, 20.0, 0.0]])
-    assert_array_equal(ordinary_orders(noise[:3]), [True, True, True])
-    assert_array_equal(ordinary_orders(noise), [True, True, True, False])
-    assert_array_equal(ordinary_orders(noise[:1]), [True])
-    assert_array_equal(ordinary_orders(noise[[0, 3]]), [True, True])  # no majority
+def test_the_given_order_is_ordinary_unless_its_noise_is_far_above_that_of_the_others():
+    others = [[1.0, 2.0, 0.0], [2.0, 4.0, 0.0]]  # means 1.5 and 3
+    assert is_ordinary(np.array([[4.4, 8.9, 0.0], *others]))
+    assert is_ordinary(np.array([[0.1, 0.1, 0.0], *others]))
+    assert not is_ordinary(np.array([[15.0, 30.0, 0.0], *others]))
+
+
+def test_all_orders_count_where_there_are_no_more(rng):
+    """The average then does not depend on the order of the columns."""
+    X, Y = rng.normal(size=(12, 1)), rng.normal(size=(12, 3)) * [1.0, 1.0, 1e-3]
+    K, box = (
+        ref.squared_exponential(X, X, 1.0, 1.0),
+        Box(np.full([3, 2], -12.0), np.full([3, 2], 5)),
+    )
+    orders = some_orders(3, 8, seed=0)
+    assert len(orders) == 6
+    C, Sigma = average_over_orders(exact(K, Y), orders, box, "hierarchical")
+    turned = average_over_orders(exact(K, Y[:, [2, 0, 1]]), orders, box, "hierarchical")
+    for matrix, other in zip((C, Sigma), turned, strict=True):
+        assert_allclose(other, matrix[np.ix_([2, 0, 1], [2, 0, 1])], rtol=1e-6, atol=1e-9)
