@@ -86,7 +86,7 @@ def left_out(
     P = solution.P
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=tf.einsum("tj,nj,uj->ntu", P, variance, P),
+        cov=tf.matmul(P * variance[:, None, :], P, transpose_b=True),
         log_density=univariate_log_densities(residual, variance) - solution.log_det,
     )
 
