@@ -385,7 +385,8 @@ def test_a_task_with_hardly_any_noise_beside_all_noise(rng, learning):
     grid = np.log([[b, s] for b in np.logspace(-8, 6, 8) for s in np.logspace(-3.9, 0, 5)])
     box = Box(*(np.tile(np.log(side), (2, 1)) for side in ([1e-10, 1e-4], [1e10, 1e10])))
     starts = Starts(np.repeat([0, 1], len(grid)), np.tile(grid, (2, 1)))
-    found = newton.maximise(task_problems(exact(K, Y), learning), box, starts)
+    problems = task_problems(exact(K, Y), learning)
+    found = newton.maximise(problems, box, newton.evaluated(problems, box, starts))
     best = found.terms.values.reshape(2, -1).max(axis=1)
     assert_allclose(loss, -np.sum(best), atol=0.05)  # the floor is 1e-4 of the variance
 
