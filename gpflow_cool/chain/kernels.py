@@ -103,20 +103,23 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     :math:`|x - x'|^2`, where what may be rounding alone is 0.
 
     With :math:`s = |x|^2 + |x'|^2`, the difference :math:`s - 2 x^T x'` has an error of up to
-    :math:`(D + 3) \epsilon s`. Where it is not larger, zero is as near to the truth as any number,
-    and for equal rows it is the truth.
+    :math:`(D + 3) \epsilon s`. Rows that are not farther apart than that count as equal. It is
+    computed in float64: in float32, rows a thousandth of the range apart would count as equal.
     """
-    X = tf.convert_to_tensor(X)
+    dtype = tf.convert_to_tensor(X).dtype
+    X = tf.cast(X, tf.float64)
     norms = tf.reduce_sum(tf.square(X), axis=-1)
     if X2 is None:
         sums = norms[..., :, None] + norms[..., None, :]
         r2 = sums - tf.matmul(2.0 * X, X, transpose_b=True)
     else:
+        X2 = tf.cast(X2, tf.float64)
         norms2 = tf.reduce_sum(tf.square(X2), axis=-1)
         sums = broadcasting_elementwise(tf.add, norms, norms2)
         r2 = sums - tf.tensordot(2.0 * X, X2, [[-1], [-1]])
-    rounding = (X.shape[-1] + 3.0) * np.finfo(X.dtype.as_numpy_dtype).eps
-    return tf.where(r2 <= tf.stop_gradient(rounding * sums), tf.zeros_like(r2), r2)
+    rounding = (tf.cast(tf.shape(X)[-1], tf.float64) + 3.0) * np.finfo(np.float64).eps
+    r2 = tf.where(r2 <= tf.stop_gradient(rounding * sums), tf.zeros_like(r2), r2)
+    return tf.cast(r2, dtype)
 
 
 @check_shapes(

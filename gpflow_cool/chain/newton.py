@@ -107,10 +107,13 @@ def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -
 
 
 def hoped_for(problems: TaskProblems, box: Box, present: Optima) -> AnyNDArray:
-    """[T], the terms after a step, if it is short enough to be believed, else before it."""
+    """
+    [T], the terms after a step, if it is short enough to be believed, else before it. Close to a
+    maximum a step gains half of what the gradient promises.
+    """
     (_, x), terms = present.best()
     steps, gains = newton_steps(x, terms, box, largest_eigenvalue(problems))
-    return terms.values + np.where(np.max(np.abs(steps), axis=1) < BELIEVED, gains, 0.0)
+    return terms.values + 0.5 * np.where(np.max(np.abs(steps), axis=1) < BELIEVED, gains, 0.0)
 
 
 def solve_orders(

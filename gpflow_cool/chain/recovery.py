@@ -288,7 +288,8 @@ def average_over_orders(
 @check_shapes("noise: [S, T]")
 def is_ordinary(noise: AnyNDArray) -> bool:
     """
-    Whether the noise variances of the first order are not far above those of the others.
+    Whether the noise variances of the first order, by the geometric mean of their ratios, are not
+    far above those of the others.
 
     Where neighbours follow each other, as from left to right along a line, each is extrapolated
     from those on one side, and errors add up: the noise may be ten times that of a random order.
@@ -296,8 +297,8 @@ def is_ordinary(noise: AnyNDArray) -> bool:
     :param noise: The diagonals of Sigma.
     """
     usual = np.mean(noise[1:], axis=0)
-    ratios = np.divide(noise[0], usual, out=np.ones_like(usual), where=usual > 0.0)
-    return bool(np.mean(ratios) <= MAX_NOISE_RATIO)
+    ratios = np.divide(noise[0], usual, out=np.ones_like(usual), where=(usual > 0) & (noise[0] > 0))
+    return bool(np.mean(np.log(ratios)) <= np.log(MAX_NOISE_RATIO))
 
 
 def recover_at_optimum(

@@ -88,7 +88,7 @@ def check_definite(kernel: Kernel, num_columns: int) -> None:
     if num_columns > 1 and type(base) in (Matern32, Matern52):
         raise ValueError(
             f"Periodic({type(base).__name__}()) of {num_columns} columns is not positive definite,"
-            " so that predictions would be those of no Gaussian process. Use"
+            " so that it is no kernel of a Gaussian process. Use"
             " Periodic(SquaredExponential()), or a product of periodic kernels of one column each,"
             " with active_dims=[0], active_dims=[1], ..."
         )

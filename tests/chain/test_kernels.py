@@ -198,3 +198,20 @@ def test_inducing_points_far_from_zero(method):
     kernel = k.SquaredExponential()
     far, expected = (choose_inducing_points(x, kernel, 8, method=method) for x in (X, near))
     np.testing.assert_allclose(far - [1.7e9, 0.0], expected, atol=1e-6)
+
+
+def test_neighbours_in_float32_stay_apart():
+    """Rows 1/3000 of the range apart: a distance of zero would make K indefinite."""
+    X = np.linspace(0.0, 1.0, 3000, dtype=np.float32)[:40, None] - np.float32(0.5)
+    r2 = squared_distances(X).numpy()
+    exact_r2 = np.square(X.astype(float) - X.T.astype(float))
+    assert r2.dtype == np.float32
+    np.testing.assert_allclose(r2, exact_r2, rtol=1e-5)
+
+
+def test_squared_distances_where_a_graph_knows_no_shape(rng):
+    X = rng.normal(size=(5, 1))
+    graph = tf.function(
+        squared_distances, input_signature=[tf.TensorSpec([None, None], tf.float64)]
+    )
+    np.testing.assert_allclose(graph(X), np.square(X - X.T), rtol=1e-12, atol=1e-15)

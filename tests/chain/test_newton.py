@@ -188,6 +188,21 @@ def test_the_grid_rescues_from_a_local_optimum(rng, learning):
     assert_array_equal(rescued.searched, rescued.values)
 
 
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_close_to_a_maximum_a_step_is_known_to_gain_what_it_gains(rng, learning):
+    X, Y = smooth_targets(rng, 14, 3)
+    problems = task_problems(exact(ref.squared_exponential(X, X, 1.0, 1.5), Y), learning)
+    box = boxes(WIDE, 3)
+    best = newton.solve(problems, box)
+    inside = np.all(np.abs(np.log(best.parameters) - box.lower) > 1.0, axis=1)
+    assert inside[:2].all()
+    moved = Starts(np.arange(3), np.log(best.parameters) + [0.1, -0.1])
+    present = evaluated(problems, box, moved)
+    left = best.values - present.terms.values
+    error = best.values - newton.hoped_for(problems, box, present)
+    assert np.all(np.abs(error[inside]) < 0.3 * left[inside])
+
+
 def test_a_rival_is_kept_for_the_next_kernel_matrix(rng):
     """Two maxima of one task: the lower one stays a start while it is not much lower."""
     problems = task_problems(exact(*trap_for_a_single_start(rng)), "hierarchical")

@@ -415,6 +415,7 @@ def test_the_given_order_is_ordinary_unless_its_noise_is_far_above_that_of_the_o
     assert is_ordinary(np.array([[4.4, 8.9, 0.0], *others]))
     assert is_ordinary(np.array([[0.1, 0.1, 0.0], *others]))
     assert not is_ordinary(np.array([[15.0, 30.0, 0.0], *others]))
+    assert is_ordinary(np.array([[1.0] * 19 + [1e-4], [1.0] * 19 + [1e-6]]))  # one task of many
 
 
 def test_all_orders_count_where_there_are_no_more(rng):

@@ -186,6 +186,8 @@ def test_periodic_matern_kernels_of_several_columns_are_refused(base, rng):
     )
     with pytest.raises(ValueError, match=message):
         CoolMTGP((X, Y), kernel + gpflow.kernels.Linear())
+    with pytest.raises(ValueError, match="of 2 columns is not positive definite"):
+        CoolMTGP((X[:, :2], Y), kernel)
     kernel = gpflow.kernels.Periodic(base(active_dims=[1]))  # of one column it is
     assert np.linalg.eigvalsh(kernel(X))[0] > -1e-12
     CoolMTGP((X, Y), kernel)
