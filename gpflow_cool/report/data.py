@@ -215,9 +215,12 @@ class SurprisingRow(NamedTuple):
 
 
 def most_surprising(found: Findings) -> list[SurprisingRow]:
-    """The rows of the lowest probabilities, with the target that deviates most."""
+    """
+    The rows of the lowest probabilities, with the target that deviates most; none of a stream, of
+    which only some rows are kept, and not their places.
+    """
     rows, p = found.rows, found.rows.surprise
-    if p is None:
+    if p is None or len(p) < found.regressor.model_.num_rows:
         return []
     labels = row_labels(found.regressor, len(rows.Y))
 

@@ -108,7 +108,7 @@ class Encoding(NamedTuple):
             gaps_by_name[coding.name] = gaps
             complete &= ~gaps
             if self.missing == "refuse" and gaps.any():
-                raise TableError(gap_message(gaps, coding.name, place))
+                raise TableError(gap_of_new_rows(gaps, coding.name, place))
             if coding.kind == "category":
                 remarks += unknown_remarks(coding, values[~gaps] if gaps.any() else values)
             parts.append(coding.encode(values))
@@ -226,15 +226,29 @@ def check_categories(name: str, labels: Sequence[str], num_rows: int) -> None:
 # Remarks -------------------------------------------------------------------------------------
 
 
-def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
-    """What is wrong with an empty cell of an input, and what can be done."""
+def gap_sentence(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
+    """Where a cell of an input is empty."""
     rows = np.flatnonzero(gaps)
     more = f" ({len(rows)} such cells in the column)" if len(rows) > 1 else ""
+    return f"{place(int(rows[0]), name)}: the cell is empty{more} (NaN)."
+
+
+def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
+    """What is wrong with an empty cell of an input in training, and what can be done."""
     return (
-        f"{place(int(rows[0]), name)}: the cell is empty{more} (NaN). Say what to do about gaps in"
+        f"{gap_sentence(gaps, name, place)} Say what to do about gaps in"
         ' inputs: --missing-inputs fill (in Python missing_inputs="fill") fills them and adds a'
         " flag, drop leaves their rows out. If the column is to be predicted, make it a target"
         " (--targets); or leave it out (--exclude)."
+    )
+
+
+def gap_of_new_rows(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
+    """The same of rows that are to be predicted."""
+    return (
+        f"{gap_sentence(gaps, name, place)} The model was fitted to inputs without gaps: fill the"
+        " cell or leave the row out, or fit again with --missing-inputs fill (in Python"
+        ' missing_inputs="fill").'
     )
 
 

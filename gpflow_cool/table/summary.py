@@ -60,6 +60,7 @@ def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
         own = density_scores(regressor)
         targets = [{**row, **scores} for row, scores in zip(targets, own, strict=True)]
     return {
+        "rows": len(rows.Y),
         "targets": targets,
         "joint_nlpd": -float(np.mean(density)),
         "caveat": CAVEAT,
@@ -235,6 +236,8 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
     points = result["inducing_points"]
     through = "" if points is None else f", through {points} inducing points"
     untold = untold_sentence(result["never_measured_together"])
+    scored = result["leave_one_out"]["rows"]
+    who = "Every row" if scored == result["rows"] else f"{scored} rows drawn at random, each"
     return [
         f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
         f"{through}{how_training_ended(result['converged'], result['message'])}",
@@ -243,7 +246,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         *filter(None, [result["kernel"]]),
         relevance_sentence(result["relevance"]),
         "",
-        "Every row predicted from all the others, without training again:",
+        f"{who} predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),
         *caveat_lines(result["leave_one_out"]),
         "For scores of rows that training has not seen: gpflow-cool evaluate.",

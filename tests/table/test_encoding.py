@@ -64,6 +64,15 @@ def test_gaps_are_filled_and_flagged_once_per_pattern():
         encoded(table)
 
 
+def test_a_gap_in_new_rows_is_refused_with_what_can_be_done():
+    encoding, _ = encoded({"a": ["1", "2"]})
+    message = (
+        "row 1, column 'a': the cell is empty (NaN). The model was fitted to inputs without gaps"
+    )
+    with pytest.raises(ValueError, match=re.escape(f"{message}: fill the cell or leave the row")):
+        encoding.encode({"a": ["1", ""]}, place)
+
+
 def test_new_gaps_get_a_word():
     table = {"a": ["1", "", "4"], "b": ["2", "3", "7"], "c": ["7", "?", "8"], "hue": list("ror")}
     encoding, found = encoded(table, "fill")

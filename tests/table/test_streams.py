@@ -8,8 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool import CoolMTGPRegressor, load
+from gpflow_cool.report.data import Findings, most_surprising
 from gpflow_cool.table.parquet import stream_columns
 from gpflow_cool.table.streams import StreamRows
+from gpflow_cool.table.summary import fit_lines, fit_summary
 
 
 def columns_of(rng, N=90):
@@ -110,3 +112,13 @@ def test_settings_for_tables_in_memory_are_refused(folder):
         CoolMTGPRegressor(target_transform="log").fit(ds.dataset(path), ["heat"])
     with pytest.raises(ValueError, match="exact model cannot read a stream"):
         CoolMTGPRegressor("se", ard=False, inducing=0).fit(ds.dataset(path), ["heat"])
+
+
+def test_what_is_known_of_a_sample_is_not_said_of_all_rows(tmp_path, rng):
+    pq.write_table(pa.table(columns_of(rng, 1100)), tmp_path / "all.parquet")
+    regressor = CoolMTGPRegressor(kernel="se", ard=False, inducing=5)
+    regressor.fit(ds.dataset(tmp_path / "all.parquet"), ["heat", "cold"])
+    said = fit_lines(fit_summary(regressor, tmp_path / "model", 1.0))
+    assert said[0].startswith("1100 rows, ")
+    assert "1000 rows drawn at random, each predicted from all the others" in "\n".join(said)
+    assert most_surprising(Findings(regressor)) == []
