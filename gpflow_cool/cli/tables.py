@@ -191,6 +191,11 @@ def check_size(num_rows: int, given: Training, fits: int) -> None:
             f"{num_rows} rows will take {cost}, since time grows with the cube of the rows and"
             " memory with their square. Use fewer rows, or say --large to go ahead."
         )
+    if cost.gigabytes > costs.machine_gigabytes():
+        raise TableError(
+            f"{num_rows} rows would take {cost}, but this machine has"
+            f" {costs.machine_gigabytes():.0f} GB. Leave out --large, or use fewer rows."
+        )
     note(f"{num_rows} rows: this will take {cost}.", given.quiet)
 
 

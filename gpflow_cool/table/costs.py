@@ -1,5 +1,6 @@
 """What is decided by the number of rows, and what a fit will cost; without TensorFlow."""
 
+import os
 import time
 from typing import NamedTuple
 
@@ -74,6 +75,14 @@ def fit_cost(num_rows: int, attempts: int = 1) -> Cost:
     growth = (num_rows / PROBE_ROWS) ** 3
     seconds = probe_seconds() * growth * EVALUATIONS * attempts
     return Cost(seconds, MATRICES * 8e-9 * num_rows**2)
+
+
+def machine_gigabytes() -> float:
+    """Memory of this machine; infinite where it is not told."""
+    try:
+        return 1e-9 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
 
 
 def probe_seconds() -> float:

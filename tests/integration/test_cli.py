@@ -323,6 +323,9 @@ def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--out", tmp_path / "m"]
     result = run(*arguments, "--large")
     assert result.exit_code == 0 and "20 rows: this will take about" in result.stderr
+    monkeypatch.setattr("gpflow_cool.table.costs.machine_gigabytes", lambda: 1e-9)
+    told = mistake(*arguments, "--large", "--force")
+    assert "but this machine has 0 GB. Leave out --large, or use fewer rows." in told
 
 
 def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch):
