@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gpflow.base import AnyNDArray
 from sklearn.utils.validation import check_is_fitted
+from typing_extensions import Self
 
 from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
 from .encoding import Encoding
@@ -28,6 +29,40 @@ class TrainingRows:
         self, mean: AnyNDArray, cov: AnyNDArray, index: Any, return_std: bool, return_cov: bool
     ) -> Any:
         raise NotImplementedError
+
+    def _standardised_inputs(self, X: Any) -> AnyNDArray:
+        raise NotImplementedError
+
+    def _set_model(self, model: Any, form: TargetForm) -> Self:
+        raise NotImplementedError
+
+    def add_rows(self, X: Any, y: Any) -> Self:
+        """
+        Take more rows into the fitted estimator, without training.
+
+        Predictions are then those given all rows, at the parameters, scaling and categories of the
+        fit; only with `orders=1` and with inducing points, C and Sigma are recovered from all rows.
+        This is no `partial_fit`, which would learn: to train again, fit all rows.
+
+        >>> import numpy as np
+        >>> from gpflow_cool import CoolMTGPRegressor
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> regressor = CoolMTGPRegressor(kernel="se").fit(X[:15], Y[:15])
+        >>> before = np.abs(regressor.predict(X[19:]) - Y[19:]).max()
+        >>> after = np.abs(regressor.add_rows(X[15:], Y[15:]).predict(X[19:]) - Y[19:]).max()
+        >>> bool(after < before)
+        True
+
+        :param X: [q, D], or a frame with the columns of the fit.
+        :param y: [q, T], NaN where a target is missing.
+        """
+        Z = self._standardised_inputs(X)
+        Y = self._targets.standardised(self._values(y, len(Z)))
+        self.model_.add_rows(Z, Y)
+        old, new = getattr(self, "_index", None), index_of(y)
+        self._index = None if old is None or new is None else old.append(new)
+        return self._set_model(self.model_, self._form)
 
     @property
     def encoded_names_(self) -> list[str]:
