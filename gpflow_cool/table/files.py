@@ -183,13 +183,20 @@ def parse_rows(reader: Any, path: Path) -> FileTable:
 
 
 def read_parquet(path: Path) -> FileTable:
-    pyarrow = import_pyarrow(path)
-    try:
-        found = pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
+    found = ask_pyarrow("read_table", path)
     unique(found.column_names, path)
     return FileTable(path, found.to_pydict(), None)
+
+
+def ask_pyarrow(function: str, path: Path) -> Any:
+    """What a function of `pyarrow.parquet` finds in a file."""
+    pyarrow = import_pyarrow(path)
+    try:
+        return getattr(pyarrow.parquet, function)(path)
+    except pyarrow.ArrowException as error:
+        raise TableError(f"{path} is not a Parquet file, or is damaged.") from error
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def import_pyarrow(path: Path) -> Any:

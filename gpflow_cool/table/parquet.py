@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import INDEX_OF_PARQUET, PARQUET, TableError, import_pyarrow
+from .files import INDEX_OF_PARQUET, PARQUET, TableError, ask_pyarrow, import_pyarrow
 
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 """How the names of pyarrow's types of numbers begin."""
@@ -49,19 +49,13 @@ def parquet_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 def read_schema(file: Path) -> Any:
     """Names and types of a file's columns, without the index that pandas writes."""
-    pyarrow = import_pyarrow(file)
-    try:
-        schema = pyarrow.parquet.read_schema(file)
-    except pyarrow.ArrowException as error:
-        raise TableError(f"{file} is not a Parquet file, or is damaged.") from error
-    except OSError as error:
-        raise TableError(f"{file} cannot be read: {error.strerror or error}.") from error
-    return pyarrow.schema([field for field in schema if field.name != INDEX_OF_PARQUET])
+    schema = ask_pyarrow("read_schema", file)
+    return import_pyarrow(file).schema([f for f in schema if f.name != INDEX_OF_PARQUET])
 
 
 def count_rows(file: Path) -> int:
     """Number of rows, which a file tells at its end."""
-    return int(import_pyarrow(file).parquet.read_metadata(file).num_rows)
+    return int(ask_pyarrow("read_metadata", file).num_rows)
 
 
 def open_dataset(files: Sequence[Path], names: Sequence[str]) -> Any:
