@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  graphs  linalg  metrics
+checks  graphs  linalg  laplacian  metrics
 chain/      kernels  variation  products  spectrum  likelihood  objective  systems  terms
             compression  search  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
