@@ -57,6 +57,10 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     actual, std = streamed.predict(pd.DataFrame(names), return_std=True)
     assert_allclose(actual, mean * Y.std(axis=0) + Y.mean(axis=0), rtol=1e-6)
     assert_allclose(std, np.sqrt(var) * Y.std(axis=0), rtol=1e-6)
+    moved = streamed.relevance_
+    assert list(moved.index) == ["a", "b"] and moved["a"] > 0.0
+    streamed.save(path / "model")
+    assert_allclose(load(path / "model").relevance_, moved, rtol=1e-8)
     assert_allclose(again.leave_one_out().log_density, model.leave_one_out().log_density, rtol=1e-6)
 
 
