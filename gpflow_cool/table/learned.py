@@ -131,9 +131,13 @@ def relevance_sentence(relevance: Mapping[str, float], most: int = 5) -> str:
     """
     One line with the inputs that matter most.
 
+    >>> relevance_sentence({"size": 0.0, "age": 0.0})
+    'matter most: none, because the predictions are the same everywhere'
     >>> relevance_sentence({"size": 0.25, "colour": 0.0, "age": 0.5}, most=2)
     'matter most: age 0.5, size 0.25, ... (part of the variance of predictions that each moves)'
     """
+    if not any(relevance.values()):
+        return "matter most: none, because the predictions are the same everywhere"
     order = sorted(relevance, key=lambda name: -relevance[name])
     parts = [f"{name} {relevance[name]:.2g}" for name in order[:most]]
     parts += ["..."] if len(order) > most else []

@@ -36,7 +36,7 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     options = {"kernel": "se", "ard": False, "inducing": 12}
     streamed = CoolMTGPRegressor(**options).fit(ds.dataset(path), ["heat", "cold"])
     model = streamed.model_
-    assert model.num_rows == 90
+    assert model.num_rows == 90 and model.input_names == ("a", "b")
     X = np.column_stack([columns["a"], columns["b"]])
     Y = np.column_stack([columns["heat"], columns["cold"]])
     centre, scale = X.mean(axis=0), X.std(axis=0)
