@@ -122,7 +122,7 @@ class CoolMTGPRegressor(
     SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
     `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
-    `relevance_` (of each input), `kernel_choice_` (the kernels that were compared, or None).
+    `relevance_` (of each column of X), `kernel_choice_` (the kernels that were compared, or None).
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from ..lowrank import DEFAULT_POINTS
 from ..lowrank.features import choose_inducing_points
 from ..lowrank.rows import Chunk, Moments, Rows, Sample
 from ..models.sparse import SparseCoolMTGP
-from .choices import Training, choose_model, drawn_seed, train_model
+from .choices import Training, choose_model, drawn_seed, train_model, with_input_names
 from .columns import Scaling, TargetForm
 from .files import TableError
 from .parquet import place_of, stream_columns
@@ -181,6 +181,7 @@ def fit_dataset(
     form = TargetForm("series" if isinstance(targets, str) else "frame", tuple(columns[1]))
     started = train_on_sample(estimator, found.sample, form)
     model = sparse_model(estimator, rows, found.sample, started.model.kernel, form)
+    with_input_names(model, columns[0])
     estimator.history_ = model.fit(
         restarts=estimator.restarts,
         seed=drawn_seed(estimator.random_state) if estimator.restarts else None,

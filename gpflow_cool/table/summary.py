@@ -12,7 +12,7 @@ from gpflow.utilities import parameter_dict
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 from .columns import in_blocks
-from .learned import choice_sentence, relevance_sentence
+from .learned import choice_sentence, relevance_by_name, relevance_sentence
 from .residuals import (
     ObservedAndPredicted,
     heavy_lines,
@@ -189,9 +189,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "log_evidence": log_evidence(model),
         "kernel": choice_sentence(regressor.kernel_choice_),
-        "relevance": dict(
-            zip(regressor.encoded_names_, map(float, regressor.relevance_), strict=True)
-        ),
+        "relevance": relevance_by_name(regressor),
         "leave_one_out": leave_one_out_scores(regressor),
         "heavy_tails": heavy_tails(regressor),
         "transformed": not regressor._targets.is_linear,
