@@ -21,7 +21,8 @@ from ..callbacks import in_notebook
 from ..chain.variation import is_constant
 from ..lowrank import DEFAULT_POINTS
 from ..lowrank.features import choose_inducing_points
-from ..lowrank.rows import Chunk, Moments, Rows, Sample
+from ..lowrank.rows import Chunk, Rows
+from ..lowrank.summary import Moments, Sample
 from ..models.sparse import SparseCoolMTGP
 from .choices import Training, choose_model, drawn_seed, train_model
 from .columns import Scaling, TargetForm
