@@ -18,7 +18,7 @@ chain/      kernels  variation  products  spectrum  likelihood  objective  syste
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation
-lowrank/    __init__  features  statistics  rows  summed  streaming
+lowrank/    __init__  features  statistics  rows  summary  summed  streaming
 grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__

@@ -126,7 +126,8 @@ def scores_section(found: Findings) -> str:
     ]
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
     transformed = not regressor._targets.is_linear
-    remarks = heavy_lines(heavy_tails(regressor), transformed)
+    streamed = scores["rows"] < regressor.model_.num_rows
+    remarks = heavy_lines(heavy_tails(regressor), transformed, streamed)
     remarks += poor_lines(scores["targets"], transformed)
     notes = [" ".join(caveat_lines(scores)), *remarks]
     caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)

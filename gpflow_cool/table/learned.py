@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 from gpflow.base import AnyNDArray
+from gpflow.kernels import SquaredExponential
 
+from ..grid.axes import find_grid
+from ..grid.kernels import MAX_COLUMNS, grid_that_pays
 from ..selection.choice import PER_INPUT, KernelTable
 from ..selection.ranking import Candidate
 from ..selection.relevance import input_relevance
@@ -119,6 +122,46 @@ def choice_sentence(table: KernelTable | None) -> str:
         f"kernel:  {table.chosen} (chosen among {len(kernels)}{others}, by leave-one-out of"
         f" {table.num_rows} rows)"
     )
+
+
+def grid_of(regressor: Any) -> dict[str, Any] | None:
+    """The grid that all rows of an estimator are, and whether its model uses it; None if none."""
+    model = regressor.model_
+    X = np.asarray(model.data[0])
+    varied = np.flatnonzero(np.ptp(X, axis=0))
+    if len(X) < model.num_rows or not 2 <= len(varied) <= MAX_COLUMNS:
+        return None
+    try:
+        grid = find_grid(X[:, varied])
+    except ValueError:  # repeated rows
+        return None
+    if len(grid.shape) == 1:
+        return None
+    names = [regressor.encoded_names_[d] for d in varied]
+    return {
+        "shape": list(grid.shape),
+        "axes": [[names[d] for d in group] for group in grid.groups],
+        "used": bool(getattr(model, "is_on_grid", False)),
+        "pays": grid_that_pays(SquaredExponential(), X) is not None,
+    }
+
+
+def grid_sentence(grid: Mapping[str, Any] | None) -> str:
+    """
+    One line about the grid that the rows are; empty if there is none.
+
+    >>> grid_sentence({"shape": [20, 30], "axes": [["time"], ["lat", "lon"]], "used": True})
+    'grid:    20 x 30 points over time x (lat, lon), of which the exact model makes use'
+    """
+    if grid is None:
+        return ""
+    names = [axis[0] if len(axis) == 1 else f"({', '.join(axis)})" for axis in grid["axes"]]
+    said = f"grid:    {' x '.join(map(str, grid['shape']))} points over {' x '.join(names)}"
+    if grid["used"]:
+        return f"{said}, of which the exact model makes use"
+    if grid["pays"]:
+        return f"{said}, of which this model makes no use: --kernel se without --inducing does"
+    return f"{said}; they are too few, or one axis is too long, for the model to gain by that"
 
 
 def relevance_by_name(regressor: Any) -> dict[str, float]:

@@ -125,4 +125,6 @@ def test_what_is_known_of_a_sample_is_not_said_of_all_rows(tmp_path, rng):
     said = fit_lines(fit_summary(regressor, tmp_path / "model", 1.0))
     assert said[0].startswith("1100 rows, ")
     assert "1000 rows drawn at random, each predicted from all the others" in "\n".join(said)
+    assert not any("evaluate" in line for line in said)  # it takes one file
+    assert any("compare what gpflow-cool predict says of another one" in line for line in said)
     assert most_surprising(Findings(regressor)) == []
