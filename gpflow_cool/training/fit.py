@@ -243,7 +243,8 @@ def attempt(
         outcome = optimizer.minimise(run, steps, optimizer.evaluate)
         if run.restart == 0 and may_leave_noise(run, optimizer):
             left = steps - len(run.history.epoch)
-            if left > 0 and leave_noise(run, centre, optimizer.evaluate):
+            anew = optimizer.evaluate_anew or optimizer.evaluate
+            if left > 0 and leave_noise(run, centre, anew):
                 return optimizer.minimise(run, left, optimizer.evaluate)
         return outcome
     except TrainingStopped as stop:
