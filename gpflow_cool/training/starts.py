@@ -18,7 +18,7 @@ from .vector import ParameterVector
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
 
-LADDER = (0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
+LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """Times half the median distance: what is tried where everything looks like noise."""
 
 UNBALANCED = 100.0
