@@ -19,7 +19,10 @@ LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
 
 LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
-"""Times half the median distance: what is tried where everything looks like noise."""
+"""Times half the median distance: what is tried after training, if that seems worthwhile."""
+
+FEW_ROWS = 50
+"""Up to so many rows it is tried after every fit."""
 
 UNBALANCED = 100.0
 """Terms of a sum whose mean variances differ by more are tried with equal ones as well."""
@@ -121,7 +124,7 @@ def balanced_variances(kernel: Kernel, X: AnyNDArray) -> dict[int, AnyNDArray]:
     return found
 
 
-def leave_noise(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
+def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
     """
     Move to the best of the lengthscales in `LADDER`, if one of them has a lower loss.
 
