@@ -161,6 +161,13 @@ def test_cholesky_with_jitter_of_a_singular_covariance(rng, scale, dtype):
     assert_allclose(L @ L.T, S, rtol=0, atol=1e-5 * scale * np.mean(v**2) + 1e-30)
 
 
+def test_cholesky_with_jitter_where_rounding_of_the_prior_is_all_there_is():
+    unit = np.finfo(np.float64).eps * np.eye(4)
+    for size, jitter in [(-10.0, 16.0), (-60.0, 16e3)]:  # in units of the prior's rounding
+        L = linalg.cholesky_with_jitter(tf.constant(size * unit), prior=tf.constant(1.0))
+        assert_close(L.numpy() ** 2, (size + jitter) * unit, rtol=1e-12)
+
+
 def test_sample_gaussian_has_the_moments(rng):
     mean, S = rng.normal(size=(2, 3)), random_covariance(rng, 2, M=3)
     tf.random.set_seed(1)

@@ -87,7 +87,7 @@ def check_offsets(
     scales: AnyNDArray,
     mean_square: AnyNDArray,
     *,
-    has_exact_features: bool = False,
+    constant_left: float = 1.0,
     stacklevel: int = 3,
 ) -> None:
     """
@@ -95,8 +95,8 @@ def check_offsets(
 
     :param scales: [T], see :func:`task_scales`.
     :param mean_square: [T], means of the squared targets, mean function subtracted.
-    :param has_exact_features: Whether the kernel is linear, so that features take the mean out
-        before anything is squared.
+    :param constant_left: What part of a constant is left where features of a linear kernel are
+        taken out before anything is squared.
     :raises ValueError: If a task is so far from zero that nothing can be computed.
     """
     offsets = np.sqrt(mean_square / scales)
@@ -108,7 +108,7 @@ def check_offsets(
         " mean, and the model's mean is zero: {}. Subtract the mean, or pass"
         " mean_function=gpflow.mean_functions.Constant(c), where c is close to it."
     )
-    if offsets[task] > LARGEST_OFFSET and not has_exact_features:
+    if offsets[task] * constant_left > LARGEST_OFFSET:
         raise ValueError(text.format("no digits are left for how they vary"))
     reason = "C, Sigma and predictions far from the data follow the offset, not how they vary"
     warnings.warn(text.format(reason), stacklevel=stacklevel)

@@ -179,6 +179,19 @@ def linear_features(kernel: Kernel, X: TensorType) -> LinearFeatures | None:
     return features if fewer else None
 
 
+def constant_left(F: AnyNDArray) -> float:
+    r"""
+    :math:`|1 - F F^+ 1| / |1|`, the part of a constant that is no combination of features.
+
+    :param F: [N, R], features of the rows.
+    """
+    norms = np.linalg.norm(F, axis=0)
+    basis = F / np.where(norms > 0, norms, 1.0)
+    ones = np.ones(len(F))
+    left = ones - basis @ np.linalg.lstsq(basis, ones, rcond=None)[0]
+    return float(np.linalg.norm(left) / np.sqrt(len(F)))
+
+
 def choose_inducing_points(
     X: AnyNDArray,
     kernel: Kernel,

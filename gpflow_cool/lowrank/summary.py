@@ -162,9 +162,11 @@ def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         row, column = bad[0]
+        is_missing = name == "Y" and np.isnan(array[row, column])
+        other = ", or use CoolMTGP, which takes missing targets" if is_missing else ""
         raise ValueError(
             f"{name}[{before + row}, {column}] is {array[row, column]}. Every entry must be finite:"
-            " drop the row or fill the gap."
+            f" drop the row or fill the gap{other}."
         )
 
 

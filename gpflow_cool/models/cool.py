@@ -110,7 +110,7 @@ class CoolMTGP(ChainModel, InMemoryModel):
         self.warn_of_separate_tasks()
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
-        check_offsets(scales, mean_squares(residual), has_exact_features=self.features is not None)
+        check_offsets(scales, mean_squares(residual), constant_left=self.constant_left())
         variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         fix_kernel_scale(kernel)

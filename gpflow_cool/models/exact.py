@@ -100,7 +100,7 @@ class KroneckerMTGP(InMemoryModel):
         super().__init__(data, kernel, mean_function, task_names)
         residual = self.centred_targets().numpy()
         scales = task_scales(residual)
-        check_offsets(scales, mean_squares(residual), has_exact_features=self.features is not None)
+        check_offsets(scales, mean_squares(residual), constant_left=self.constant_left())
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             warn_of_scales(scales)

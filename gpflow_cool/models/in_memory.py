@@ -35,7 +35,7 @@ from ..joint.missing import (
 from ..joint.posteriors import MissingDataPosterior
 from ..joint.sampling import draw_completions, impute_by_draws
 from ..joint.updating import new_rows
-from ..lowrank.features import LinearFeatures, linear_features
+from ..lowrank.features import LinearFeatures, constant_left, linear_features
 from ..lowrank.rows import TensorRows
 from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
 from ..saving.models import Document
@@ -180,6 +180,11 @@ class InMemoryModel(MultitaskModel):
     def features(self) -> LinearFeatures | None:
         """Features of a linear kernel, if they are fewer than the rows; else None."""
         return linear_features(self.kernel, self.data[0]) if self.observed is None else None
+
+    def constant_left(self) -> float:
+        """The part of a constant that is none of the kernel's features; all of it without any."""
+        features = self.features
+        return 1.0 if features is None else constant_left(features(self.data[0]).numpy())
 
     def _find_grid(self) -> Grid | None:
         """The grid that the rows are, if it saves much work; X must not change then."""

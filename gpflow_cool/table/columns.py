@@ -70,13 +70,14 @@ def scalings(X: AnyNDArray, Y: AnyNDArray, standardize: bool = True) -> tuple[Sc
 @check_shapes("values: [N, P]")
 def standardising(values: AnyNDArray, constant_scale: float) -> Scaling:
     """
-    The scaling to mean 0 and standard deviation 1; NaN is ignored.
+    The scaling to mean 0 and standard deviation 1; NaN is ignored. A constant column becomes 0, as
+    it would not if its mean were subtracted, which is rounded.
 
     :param constant_scale: What to divide a constant column by.
     """
-    centre = np.nanmean(values, axis=0)
-    scale = np.where(constant_columns(values), constant_scale, np.nanstd(values, axis=0))
-    return Scaling(centre, scale)
+    constant = constant_columns(values)
+    centre = np.where(constant, np.nanmin(values, axis=0), np.nanmean(values, axis=0))
+    return Scaling(centre, np.where(constant, constant_scale, np.nanstd(values, axis=0)))
 
 
 @check_shapes("values: [N, P]", "return: [P]")

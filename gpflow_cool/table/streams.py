@@ -157,7 +157,8 @@ def scaling_of(moments: Moments, constant_scale: float, standardize: bool) -> Sc
         return Scaling(np.zeros_like(moments.mean), np.ones_like(moments.mean))
     deviation = np.sqrt(moments.squares / moments.count)
     constant = is_constant(moments.low, moments.high)
-    return Scaling(moments.mean, np.where(constant, constant_scale, deviation))
+    centre = np.where(constant, moments.low, moments.mean)
+    return Scaling(centre, np.where(constant, constant_scale, deviation))
 
 
 def fit_dataset(

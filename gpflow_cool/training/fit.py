@@ -35,7 +35,7 @@ from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
 from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined
-from .starts import choose_start, leave_noise, perturb, starting_points
+from .starts import FEW_ROWS, choose_start, perturb, starting_points, try_other_lengthscales
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
@@ -241,9 +241,10 @@ def attempt(
         elif optimizer.trains_kernel:
             choose_start(run, centre, optimizer.compare or optimizer.evaluate)
         outcome = optimizer.minimise(run, steps, optimizer.evaluate)
-        if run.restart == 0 and may_leave_noise(run, optimizer):
+        if run.restart == 0 and may_try_others(run, optimizer):
             left = steps - len(run.history.epoch)
-            if left > 0 and leave_noise(run, centre, optimizer.evaluate):
+            anew = optimizer.evaluate_anew or optimizer.evaluate
+            if left > 0 and try_other_lengthscales(run, centre, anew):
                 return optimizer.minimise(run, left, optimizer.evaluate)
         return outcome
     except TrainingStopped as stop:
@@ -256,10 +257,17 @@ def attempt(
         run.use_best_round()
 
 
-def may_leave_noise(run: Run, optimizer: Optimizer) -> bool:
-    """Whether training ended where other lengthscales have no gradient, and can be tried."""
+def may_try_others(run: Run, optimizer: Optimizer) -> bool:
+    """
+    Whether other lengthscales can be tried after training, and should be: where everything looks
+    like noise, so that they have no gradient, and where they are solved for among few rows, as
+    losses of few rows have several optima, and cost little.
+    """
     run.restore_best()
-    return optimizer.trains_kernel and optimizer.prepare is None and is_all_noise(run.model)
+    if not optimizer.trains_kernel or optimizer.prepare is not None:
+        return False
+    few = optimizer.evaluate_anew is not None and len(run.model.data[0]) <= FEW_ROWS
+    return few or is_all_noise(run.model)
 
 
 def failure_message(failure: Exception) -> str:

@@ -25,7 +25,7 @@ EM_TOLERANCE = 1e-4
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
 """Length of L-BFGS's first step. In logarithms it is a half: good lengthscales are rarely far."""
 
-CACHED_EVALUATIONS = 3
+CACHED_EVALUATIONS = 5
 """How many evaluations are kept: as many as there are starting points to choose from."""
 
 
@@ -42,6 +42,9 @@ class Optimizer(NamedTuple):
 
     compare: Evaluate | None = None
     """The loss by which a start is chosen, where a cheaper one will do."""
+
+    evaluate_anew: Evaluate | None = None
+    """The loss, where solving for b and sigma2 must not start from the last solution."""
 
 
 def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
@@ -62,7 +65,8 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
                 )
             compare = samples[0].evaluate if samples else None
             evaluate = cached(model, profile.evaluate)
-            return Optimizer("profile", evaluate, minimise, compare=compare)
+            anew = profile.evaluate_anew
+            return Optimizer("profile", evaluate, minimise, compare=compare, evaluate_anew=anew)
         if optimizer == "em":
             em = model.expectation_maximisation()
             return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)

@@ -89,6 +89,11 @@ class ProfiledChain(Loss):
                 return self._evaluate(self._compute_on_device)
         return self._evaluate(self._compute)
 
+    def evaluate_anew(self) -> Evaluation:
+        """As :meth:`evaluate`, with a search of all b and sigma2, not from the last ones."""
+        self.last = None
+        return self.evaluate()
+
     def _evaluate(self, compute: Computation) -> Evaluation:
         with self.numpy_failures():
             loss, gradients, terms = compute()

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
+from gpflow.kernels import Kernel, Sum
 
-from ..chain.starting import half_median_distance
+from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
 from ..laplacian import Laplacian
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
@@ -18,8 +19,14 @@ from .vector import ParameterVector
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
 
-LADDER = (0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
-"""Times half the median distance: what is tried where everything looks like noise."""
+LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
+"""Times half the median distance: what is tried after training, if that seems worthwhile."""
+
+FEW_ROWS = 50
+"""Up to so many rows it is tried after every fit."""
+
+UNBALANCED = 100.0
+"""Terms of a sum whose mean variances differ by more are tried with equal ones as well."""
 
 WORTHWHILE = 1e-3
 """Nats that another start must gain."""
@@ -59,35 +66,76 @@ def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
 
 def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
     """
-    Start from the present parameters, or from other lengthscales if their loss is lower: those of
-    the centre, or longer ones, with which a model is nearly linear and may have another optimum.
+    Start from the present parameters, or from others if their loss is lower: lengthscales of the
+    centre, longer ones, with which a model is nearly linear and may have another optimum, and both
+    of them with balanced variances.
     """
-    present = [p.numpy() for p in run.model.trainable_parameters]
-    candidates = zip(run.model.trainable_parameters, present, centre, strict=True)
-    moved = [change for change in candidates if not np.array_equal(*change[1:])]
-    if not moved:
-        return
-    parameters, here, there = zip(*moved, strict=True)
-    long = [longer(parameter, value) for parameter, _, value in moved]
+    trainable = list(run.model.trainable_parameters)
+    present = [p.numpy() for p in trainable]
+    changes = zip(trainable, present, centre, strict=True)
+    near = {id(p): there for p, here, there in changes if not np.array_equal(here, there)}
+    long = {id(p): longer(p, near[id(p)]) for p in trainable if id(p) in near}
+    balanced = balanced_variances(run.model.kernel, run.model.data[0].numpy())
+    starts = [{}, near, long] if near else [{}]
+    starts += [{**lengths, **balanced} for lengths in starts[-2:] if balanced]
+    moved = [n for n, p in enumerate(trainable) if id(p) in near or id(p) in balanced]
+    parameters = [trainable[n] for n in moved]
+    values = [[start.get(id(trainable[n]), present[n]) for n in moved] for start in starts]
+    if moved:
+        start_from_best(run, parameters, values, evaluate)
+
+
+def start_from_best(
+    run: Run,
+    parameters: Sequence[Parameter],
+    starts: Sequence[Sequence[AnyNDArray]],
+    evaluate: Evaluate,
+) -> None:
+    """Assign those of some values that have the lowest loss; the first ones if none has a loss."""
     outcomes: list[tuple[float, list[AnyNDArray]]] = []
-    for values in (here, there, long):
+    for values in starts:
         assign_all(parameters, values)
         with suppress(*FAILURES):  # another start may have a loss
             outcomes.append((evaluate().loss, snapshot(run.state)))
     finite = [outcome for outcome in outcomes if np.isfinite(outcome[0])]
     if not finite:
-        assign_all(parameters, here)
+        assign_all(parameters, starts[0])
         return
     restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
 
 
-def leave_noise(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
+def balanced_variances(kernel: Kernel, X: AnyNDArray) -> dict[int, AnyNDArray]:
+    """
+    Variances, by id, with which every term of a sum has the mean variance of the first one; none
+    where their mean variances differ by less than a factor of `UNBALANCED`.
+
+    Where one term is far larger than the others, such as a linear kernel at inputs far from zero, b
+    follows that one. The others vanish in the noise, and no gradient leads back to them.
+    """
+    if not isinstance(kernel, Sum):
+        return {}
+    first, *others = (mean_kernel_diagonal(term, X) for term in kernel.kernels)
+    if max(first, *others) < UNBALANCED * min(first, *others):
+        return {}
+    found = {}
+    for term, size in zip(kernel.kernels[1:], others, strict=True):
+        for parameter in scale_parameters(term)[:1]:
+            value = parameter.numpy() * (first / size)
+            if parameter.trainable and parameter.prior is None and is_admissible(parameter, value):
+                found[id(parameter)] = value
+    return found
+
+
+def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
     """
     Move to the best of the lengthscales in `LADDER`, if one of them has a lower loss.
 
     Where no task has a signal the loss does not depend on the lengthscales, so that no gradient
-    leads away from there. Yet with a long lengthscale a trend may be there to learn.
+    leads away from there. Yet with a long lengthscale a trend may be there to learn, and with a
+    short one that neighbours are alike.
 
+    :param evaluate: If it solves for b, it must look everywhere: where b is next to nothing, a
+        maximum with more signal may be out of sight.
     :return: Whether a lower loss was found.
     """
     lengthscales = trainable_lengthscales(run.model)
@@ -104,6 +152,7 @@ def leave_noise(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
         run.restore_best()
         return False
     restore(run.state, best)
+    evaluate()  # what is solved for starts from here again
     return True
 
 

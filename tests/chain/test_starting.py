@@ -351,6 +351,8 @@ def test_linear_features_take_targets_as_far_as_they_are(rng):
     for Model in (CoolMTGP, KroneckerMTGP):
         with pytest.warns(UserWarning, match="^The targets of task 1 .* follow the offset"):
             Model((X, Y), kernels.Linear() + kernels.Constant())
+        with pytest.raises(ValueError, match="^The targets of task 1 .* no digits .* Subtract"):
+            Model((X, Y), kernels.Linear())  # which has no constant
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 import reference as ref
 import tensorflow as tf
 from gpflow.inducing_variables import InducingPoints
+from numpy.testing import assert_allclose
 from problems import assert_close
 
 from gpflow_cool import choose_inducing_points
-from gpflow_cool.lowrank.features import InducingFeatures, greedy_rows
+from gpflow_cool.lowrank.features import InducingFeatures, constant_left, greedy_rows
 
 SE = gpflow.kernels.SquaredExponential
 
@@ -96,3 +97,11 @@ def test_options_are_checked(rng):
         choose_inducing_points(X, SE(), -1)
     with pytest.raises(ValueError, match=r"kernel is None, but a gpflow.kernels.Kernel object"):
         choose_inducing_points(X, None, 3)
+
+
+def test_what_is_left_of_a_constant(rng):
+    X = rng.normal(size=(9, 1)) + 2.0
+    sine = np.sqrt(1.0 - X.sum() ** 2 / (9 * np.sum(X**2)))  # of the angle between X and ones
+    assert_allclose(constant_left(1e-12 * X), sine, rtol=1e-12)
+    assert_allclose(constant_left(np.hstack([1e12 * X, X * 0.0])), sine, rtol=1e-12)
+    assert constant_left(np.hstack([1e12 * X, X * 0.0 + 1e-12])) < 1e-14

@@ -20,6 +20,8 @@ from typing import NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from check_shapes.config import ShapeCheckingState, set_enable_check_shapes
+
 from .cases import CHOICES, Case, random_case, simpler_cases
 from .laws import Examination, Violation, examine
 
@@ -54,9 +56,10 @@ def run(case: Case) -> Result:
 
 
 def quiet() -> None:
-    """Keep TensorFlow's advice out of the list."""
+    """Keep TensorFlow's advice out of the list; shapes are checked by the tests, and take time."""
     import tensorflow as tf
 
+    set_enable_check_shapes(ShapeCheckingState.DISABLED)
     tf.get_logger().setLevel("ERROR")
 
 

@@ -126,7 +126,8 @@ class Dense(NamedTuple):
             return None
         deviation = np.sqrt(np.diag(S))
         lam, U = np.linalg.eigh(S / np.outer(deviation, deviation))
-        error = 100 * EPS * lam[-1] / lam[0] if lam[0] > 0 else np.inf
+        rounding = EPS * (1.0 + num_periods(kernel, fitted.X, fitted.Xnew))
+        error = 100 * rounding * lam[-1] / lam[0] if lam[0] > 0 else np.inf
         if error > LARGEST_ERROR:
             return None
         z = U.T @ (fitted.Y.ravel(order="F")[o] / deviation)
@@ -161,6 +162,13 @@ def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -
     if not isinstance(kernel, gpflow.kernels.Linear):
         X, X2 = X - origin, X2 - origin
     return np.asarray(kernel(X, X2))
+
+
+def num_periods(kernel: Any, X: np.ndarray, Xnew: np.ndarray) -> float:
+    """How many periods of a periodic kernel the inputs span: the phase is known to eps of that."""
+    periods = [k.period.numpy() for k in (kernel, *kernel.submodules) if hasattr(k, "period")]
+    spread = np.max(np.ptp(np.vstack([X, Xnew]), axis=0))
+    return float(max((np.max(spread / period) for period in periods), default=0.0))
 
 
 def arrays(tensors: Any) -> Any:

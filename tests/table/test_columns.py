@@ -37,6 +37,14 @@ def test_standardised_values_come_back():
     assert_allclose(cov, np.cov(FULL.T), rtol=1e-12)
 
 
+def test_a_constant_column_becomes_zero_although_its_mean_is_rounded():
+    column = np.full((7, 1), 0.7)
+    column[3] = np.nan
+    assert np.nanmean(column) != column[0]
+    scaled = standardising(column, constant_scale=1.0).standardised(column)
+    assert np.nanmax(np.abs(scaled)) == 0.0
+
+
 def test_densities_are_of_the_known_columns():
     scaling = standardising(VALUES, constant_scale=1.0)
     known = np.array([[True, False], [False, False], [True, True]])

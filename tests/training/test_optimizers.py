@@ -116,7 +116,7 @@ def test_the_first_step_has_the_length_of_the_unit(unit):
     assert_allclose(model.x, 50.0, atol=1e-3)
 
 
-def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
+def test_an_evaluation_is_not_repeated_where_one_of_the_last_five_ended():
     model = OneNumber(0.0)
     tried = []
 
@@ -125,10 +125,10 @@ def test_an_evaluation_is_not_repeated_where_one_of_the_last_three_ended():
         return Evaluation(tried[-1], [np.zeros(())], np.zeros(1))
 
     evaluate_if_new = optimizers.cached(model, evaluate)
-    for x in (1.0, 2.0, 3.0, 1.0, 3.0, 4.0, 1.0):
+    for x in (1.0, 2.0, 3.0, 4.0, 5.0, 1.0, 3.0, 6.0, 1.0):
         model.x.assign(x)
         assert evaluate_if_new().loss == x
-    assert tried == [1.0, 2.0, 3.0, 4.0, 1.0]
+    assert tried == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0]
 
 
 def test_a_logarithm_moves_by_at_most_five_in_one_search():

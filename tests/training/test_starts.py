@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from gpflow_cool import SparseCoolMTGP
+from gpflow_cool import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.training import starts
 
 NOTE = "everything looks like noise: no target was found to depend on the inputs. Other inputs,"
@@ -38,3 +39,45 @@ def test_where_no_lengthscale_sees_more_the_history_says_so():
     for factor in starts.LADDER:
         model.kernel.lengthscales.assign(np.full(3, factor))
         assert profile.evaluate().loss > loss - 1e-3
+
+
+@pytest.mark.slow
+def test_a_maximum_that_is_out_of_sight_where_b_is_next_to_nothing():
+    """With shorter lengthscales the slope at b = 0 is negative, yet larger b gain 1.6 nats."""
+    rng = np.random.default_rng(95)
+    rng.choice([8, 12, 20]), rng.choice([1, 2, 3]), rng.choice([1, 2])
+    X, Y = rng.normal(size=(12, 1)), rng.normal(size=(12, 2)) + rng.choice([0, 0.3])
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
+    assert NOTE not in model.fit(verbose=0).message
+    found = model.training_loss()
+    for factor in starts.LADDER:
+        model.kernel.lengthscales.assign(factor * half_median_distance(X))
+        assert model.profile().evaluate().loss > found - 1e-3
+
+
+def se_and_linear():
+    """Inputs far from zero: the linear term is as large as their square."""
+    X = np.array([[101.81396071], [98.88298861], [100.29669476], [100.99677204]])
+    Y = np.array([[-0.96729908, -1.42231063, -1.49932075, -1.07940843], [1.33, 2.08, 2.38, 1.76]]).T
+    return CoolMTGP((X, Y), gpflow.kernels.SquaredExponential() + gpflow.kernels.Linear())
+
+
+@pytest.mark.slow
+def test_a_small_term_of_a_sum_is_not_overlooked(monkeypatch):
+    model, other = se_and_linear(), se_and_linear()
+    model.fit(verbose=0)
+    monkeypatch.setattr(starts, "UNBALANCED", np.inf)
+    other.fit(verbose=0)
+    assert model.training_loss() < other.training_loss() - 0.5
+
+
+def test_terms_of_a_sum_are_balanced_where_one_is_far_larger():
+    model = se_and_linear()
+    kernel, X = model.kernel, model.data[0].numpy()
+    ((which, variance),) = starts.balanced_variances(kernel, X).items()
+    assert which == id(kernel.kernels[1].variance)
+    assert_allclose(variance * np.mean(X**2), 1.0, rtol=1e-12)
+    assert starts.balanced_variances(kernel, X - 100.0) == {}
+    assert starts.balanced_variances(kernel.kernels[1], X) == {}
+    gpflow.set_trainable(kernel.kernels[1].variance, False)
+    assert starts.balanced_variances(kernel, X) == {}
