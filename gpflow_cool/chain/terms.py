@@ -21,7 +21,7 @@ from gpflow.base import AnyNDArray
 from scipy.linalg.lapack import dtrtri
 
 from ..linalg import LOG_2PI
-from .likelihood import KernelGradient
+from .eigenbasis import KernelGradient
 from .spectrum import Spectrum
 from .systems import (
     System,

@@ -20,7 +20,7 @@ from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 from ..chain.compression import compressed, dual_vectors
-from ..chain.likelihood import KernelGradient, leave_eigenbasis
+from ..chain.eigenbasis import KernelGradient, leave_eigenbasis
 from ..chain.newton import InnerSolution, solve
 from ..chain.products import (
     Eigenvectors,
