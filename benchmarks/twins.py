@@ -17,7 +17,15 @@ from core import fastest, problem
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain.compression import dual_vectors
-from gpflow_cool.chain.likelihood import ChainGradient, KernelGradient, chain_gradient, solve_chain
+from gpflow_cool.chain.eigenbasis import KernelGradient
+from gpflow_cool.chain.likelihood import (
+    ChainGradient,
+    block_contrasts,
+    block_systems,
+    chain_gradient,
+    contrasts,
+    solve_chain,
+)
 from gpflow_cool.chain.newton import solve_from
 from gpflow_cool.chain.search import Box, Starts
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
@@ -30,7 +38,11 @@ def tensorflow_gradient(spectrum: Spectrum, learning: str) -> Callable[..., Chai
 
     def gradient(b: tf.Tensor, sigma2: tf.Tensor) -> ChainGradient:
         chain = solve_chain(spectrum, b, sigma2, learning)
-        return chain_gradient(spectrum, b, sigma2, chain, learning, tf.ones_like(b))
+        V, tasks = contrasts(chain.W)
+        if learning == "approximate":
+            systems = block_systems(spectrum, chain.d, sigma2, tf.constant(tasks))
+            V, tasks = block_contrasts(chain.W, systems, tf.constant(tasks))
+        return chain_gradient(spectrum, V, tasks, chain.d, b, sigma2, tf.ones_like(b))
 
     return gradient
 

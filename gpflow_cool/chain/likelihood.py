@@ -21,6 +21,7 @@ Letters: N rows, R eigenvectors (R = N for an exact kernel matrix), T tasks, P =
 completions of the targets (S = 1 unless entries are missing, see :mod:`.spectrum`).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..linalg import LOG_2PI
-from .products import Eigenvectors, KroneckerVectors, for_copies, from_eigenbasis, outer_product
+from .eigenbasis import KernelGradient
 from .spectrum import Spectrum
 
 LEARNING = ("hierarchical", "approximate")
@@ -42,39 +43,34 @@ SMALLEST_RIDGE = 0.01
 """Rounding below this does not endanger I, and nothing is added."""
 
 MAX_NUMBERS = 2**22
-"""Arrays of T^3 numbers are formed up to this size (32 MB, 161 tasks), those of R T^2 up to eight
-times as many. Beyond that the systems of the tasks are solved one after the other."""
+"""Systems are solved in blocks of tasks: their matrices, of T x T each, have up to so many numbers
+(32 MB, 161 tasks at once); arrays over a block's tasks, all tasks and R rows have up to eight times
+as many."""
+
+MANY_BLOCKS = 8
+"""If one block is not enough there are at least so many: the systems of early tasks are small."""
 
 
 class TaskSystems(NamedTuple):
-    """The T systems of size T x T that both engines share."""
+    """The systems of a block of B tasks, of size E x E: E tasks come up to its last one."""
 
-    W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
-    L: tf.Tensor | None  # [T, T, T], Cholesky factors of I + G_t, padded with the identity; None
-    # where the tasks are many and the objective needs none of it
+    W: tf.Tensor  # [B, E], row t holds the weights of the tasks before t, then zeros
+    L: tf.Tensor  # [B, E, E], Cholesky factors of I + G_t, padded with the identity
+
+    @property
+    def log_det(self) -> tf.Tensor:
+        r""":math:`\log |I + G_t|`, [B]."""
+        return 2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(self.L)), axis=1)
 
 
 class Chain(NamedTuple):
     """The chain solved on a spectrum."""
 
     terms: tf.Tensor  # [T], the conditional log likelihoods
-    systems: TaskSystems
+    W: tf.Tensor  # [T, T], row t holds the weights of the tasks before t; strictly lower triangular
     d: tf.Tensor  # [R, T], 1 / (b_t lam + sigma2_t)
     A: tf.Tensor  # [S R, T], the dual vectors alpha_t in the eigenbasis
     outside: tf.Tensor | float = 0.0  # [T], squared length of the dual vectors outside the span
-
-
-class KernelGradient(NamedTuple):
-    r"""
-    A gradient with respect to the kernel matrix and the targets, in the eigenbasis.
-
-    .. math:: \partial_K = U [\mathrm{diag}(a) + F^\top \mathrm{diag}(w) F] U^\top
-    """
-
-    diagonal: TensorType  # [R], a
-    factors: TensorType  # [F, R]
-    weights: TensorType  # [F], w
-    Yr: TensorType  # [S R, T]
 
 
 class ChainGradient(NamedTuple):
@@ -83,11 +79,6 @@ class ChainGradient(NamedTuple):
     kernel: KernelGradient
     b: tf.Tensor
     sigma2: tf.Tensor
-
-
-def earlier_tasks(num_tasks: int) -> AnyNDArray:
-    """[T, T], one at [t, u] where task u comes before task t."""
-    return np.tril(np.ones([num_tasks, num_tasks]), -1)
 
 
 def ridge_of_systems(diagonal: Any, count: Any) -> Any:
@@ -105,33 +96,31 @@ def ridge_of_systems(diagonal: Any, count: Any) -> Any:
     return where(rounding > SMALLEST_RIDGE, rounding, np.float64(0.0))
 
 
-@check_shapes("G: [T, T, T]")
-def solve_task_systems(G: TensorType) -> TaskSystems:
+@check_shapes("G: [B, E, E]", "tasks: [B]")
+def solve_task_systems(G: TensorType, tasks: TensorType) -> TaskSystems:
     r"""
     MAP weights of the earlier tasks.
 
     .. math:: w_t = (I + G_t[{<}t, {<}t])^{-1} \, G_t[{<}t, t]
 
-    :param G: Y^T K_{x,t}^{-1} Y for every t.
+    :param G: Y^T K_{x,t}^{-1} Y of the first E tasks, for each t of a block.
     """
-    num_tasks = G.shape[0]
-    mask = earlier_tasks(num_tasks)
-    M = np.eye(num_tasks) + mask[:, :, None] * mask[:, None, :] * G
+    mask = tf.sequence_mask(tasks, tf.shape(G)[1], tf.float64)  # [B, E], which tasks come before
+    M = tf.eye(tf.shape(G)[1], dtype=tf.float64) + mask[:, :, None] * mask[:, None, :] * G
     diagonal = tf.linalg.diag_part(M)
-    ridge = mask * ridge_of_systems(diagonal, np.sum(mask, axis=1, keepdims=True))
+    ridge = mask * ridge_of_systems(diagonal, tf.reduce_sum(mask, axis=1, keepdims=True))
     L = tf.linalg.cholesky(tf.linalg.set_diag(M, diagonal + ridge))
-    own_column = tf.linalg.diag_part(tf.transpose(G, [1, 0, 2]))  # [u, t] -> G[t, u, t]
-    right = mask * tf.transpose(own_column)
+    right = mask * tf.gather(G, tasks, axis=2, batch_dims=1)
     W = tf.linalg.cholesky_solve(L, right[..., None])[..., 0]
     return TaskSystems(W=W, L=L)
 
 
-@check_shapes("quadratic: [T]", "log_det_x: [T]", "W: [T, T]", "L: [T, T, T]", "return: [T]")
+@check_shapes("quadratic: [T]", "log_det_x: [T]", "W: [T, T]", "log_det: [T]", "return: [T]")
 def log_likelihood_terms(
     quadratic: TensorType,
     log_det_x: TensorType,
     W: TensorType,
-    L: TensorType | None,
+    log_det: TensorType,
     num_rows: TensorType,
     learning: str,
 ) -> tf.Tensor:
@@ -145,11 +134,12 @@ def log_likelihood_terms(
 
     :param quadratic: :math:`q_t = (y_t - Y_{<t} w_t)^\top K_{x,t}^{-1} (y_t - Y_{<t} w_t)`: of the
         residual, because :math:`y_t^\top K_{x,t}^{-1} y_t` minus what w explains would cancel.
+    :param log_det: :math:`\log |I + G_t|`.
     """
     squared_weights = tf.reduce_sum(tf.square(W), axis=1)
     terms = -0.5 * (quadratic + squared_weights + log_det_x + num_rows * LOG_2PI)
     if learning == "approximate":
-        terms -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)), axis=1)
+        terms -= 0.5 * log_det
     return terms
 
 
@@ -160,13 +150,8 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     num_tasks = Yr.shape[1]
     v = lam[:, None] * b + sigma2  # [R, T], eigenvalues of K_x
     d = 1.0 / v
-    many = num_tasks**3 > MAX_NUMBERS or (lam.shape[0] or 0) * num_tasks**2 > 2**3 * MAX_NUMBERS
-    systems = (
-        solve_one_by_one(spectrum, d, sigma2, learning)
-        if many
-        else solve_task_systems(all_grams(spectrum, d) + G0 / sigma2[:, None, None])
-    )
-    residual_map = np.eye(num_tasks) - systems.W  # row t takes Y to the residual of task t
+    W, log_det = solve_systems(spectrum, d, sigma2)
+    residual_map = np.eye(num_tasks) - W  # row t takes Y to the residual of task t
     E = tf.matmul(Yr, residual_map, transpose_b=True)
     A = tf.reshape(d * spectrum.split(E), [-1, num_tasks])
     outside = outside_energy(residual_map, G0)
@@ -174,47 +159,67 @@ def solve_chain(spectrum: Spectrum, b: TensorType, sigma2: TensorType, learning:
     log_det_x = tf.reduce_sum(tf.math.log(v), axis=0) + (num_rows - spectrum.rank) * tf.math.log(
         sigma2
     )
-    terms = log_likelihood_terms(quadratic, log_det_x, systems.W, systems.L, num_rows, learning)
+    terms = log_likelihood_terms(quadratic, log_det_x, W, log_det, num_rows, learning)
     terms -= 0.5 * spectrum.slack * b / sigma2
     outside = tf.maximum(outside, tf.zeros_like(outside)) / tf.square(sigma2)
-    return Chain(terms, systems, d, A, outside)
+    return Chain(terms, W, d, A, outside)
 
 
-@check_shapes("d: [R, T]", "return: [T, T, T]")
-def all_grams(spectrum: Spectrum, d: TensorType) -> tf.Tensor:
-    """Yr^T diag(d_t) Yr for every t."""
-    copies, num_tasks = spectrum.split(spectrum.Yr), d.shape[1]
-    pairs = tf.reshape(tf.einsum("srt,sru->rtu", copies, copies), [-1, num_tasks**2])
-    return tf.reshape(tf.matmul(d, pairs, transpose_a=True), [num_tasks] * 3)
+@check_shapes("d: [R, T]", "sigma2: [T]", "return[0]: [T, T]", "return[1]: [T]")
+def solve_systems(spectrum: Spectrum, d: TensorType, sigma2: TensorType) -> tuple[tf.Tensor, ...]:
+    r"""W, and :math:`\log |I + G_t|` of each task."""
+    num_tasks = spectrum.Yr.shape[1]
+
+    def part(tasks: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        systems = block_systems(spectrum, d, sigma2, tasks)
+        rows = [tasks[0], num_tasks - 1 - tasks[-1]]
+        W = tf.pad(systems.W, [rows, [0, rows[1]]])
+        return tf.ensure_shape(W, [num_tasks, num_tasks]), tf.pad(systems.log_det, [rows])
+
+    return sum_over_blocks(part, num_tasks, block_size(spectrum))
 
 
-@check_shapes("d: [R, T]", "sigma2: [T]")
-def solve_one_by_one(
-    spectrum: Spectrum, d: TensorType, sigma2: TensorType, learning: str
+@check_shapes("d: [R, T]", "sigma2: [T]", "tasks: [B]")
+def block_systems(
+    spectrum: Spectrum, d: TensorType, sigma2: TensorType, tasks: TensorType
 ) -> TaskSystems:
-    """As :func:`solve_task_systems`, one task after the other. Only "approximate" keeps L."""
-    Yr, keep = spectrum.Yr, learning == "approximate"
-    num_tasks = Yr.shape[1]
+    """The systems of tasks that follow each other."""
+    E = tasks[-1] + 1
+    Yr, G0 = spectrum.Yr[:, :E], spectrum.G0[:E, :E]
+    weights = tf.tile(tf.gather(tf.transpose(d), tasks), [1, spectrum.copies])  # [B, S R]
+    scaled = tf.reshape(weights[:, None, :] * tf.transpose(Yr), [-1, tf.shape(Yr)[0]])  # [B E, S R]
+    G = tf.reshape(tf.matmul(scaled, Yr), [-1, E, E])
+    return solve_task_systems(G + G0 / tf.gather(sigma2, tasks)[:, None, None], tasks)
 
-    def solve(t: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        weights = tf.tile(d[:, t], [spectrum.copies])[:, None]
-        G = tf.matmul(weights * Yr, Yr, transpose_a=True) + spectrum.G0 / sigma2[t]
-        mask = tf.cast(tf.range(num_tasks) < t, tf.float64)
-        M = np.eye(num_tasks) + mask[:, None] * mask * G
-        diagonal = tf.linalg.diag_part(M)
-        ridge = mask * ridge_of_systems(diagonal, tf.cast(t, tf.float64))
-        L = tf.linalg.cholesky(tf.linalg.set_diag(M, diagonal + ridge))
-        w = tf.linalg.cholesky_solve(L, (mask * G[:, t])[:, None])[:, 0]
-        return (w, L) if keep else (w,)
 
-    found = tf.map_fn(
-        solve,
-        tf.range(num_tasks),
-        fn_output_signature=(tf.float64,) * (1 + keep),
-        parallel_iterations=1,
-    )
-    shaped = [tf.ensure_shape(part, [num_tasks] * (2 + i)) for i, part in enumerate(found)]
-    return TaskSystems(shaped[0], shaped[1] if keep else None)
+def block_size(spectrum: Spectrum) -> int:
+    """How many tasks make a block; all of them if they are few."""
+    num_rows, num_tasks = spectrum.Yr.shape
+    size = min(MAX_NUMBERS // num_tasks**2, 8 * MAX_NUMBERS // (num_tasks * (num_rows or 1)))
+    return num_tasks if size >= num_tasks else max(1, min(size, num_tasks // MANY_BLOCKS))
+
+
+def sum_over_blocks(
+    part: Callable[[tf.Tensor], tuple[tf.Tensor, ...]], num_tasks: int, size: int
+) -> tuple[tf.Tensor, ...]:
+    """
+    The sum of what a function returns for blocks of tasks, one block after the other.
+
+    :param size: How many tasks make a block.
+    """
+    first = part(tf.range(min(size, num_tasks)))
+    if size >= num_tasks:
+        return first
+
+    def add(start: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        tasks = tf.range(start, tf.minimum(start + size, num_tasks))
+        new = [total + more for total, more in zip(sums, part(tasks), strict=True)]
+        shaped = (tf.ensure_shape(one, total.shape) for one, total in zip(new, sums, strict=True))
+        return start + size, *shaped
+
+    state = (tf.constant(size), *first)
+    _, *sums = tf.while_loop(lambda start, *_: start < num_tasks, add, state, parallel_iterations=1)
+    return tuple(sums)
 
 
 @check_shapes("V: [V, T]", "G0: [T, T]", "return: [V]")
@@ -223,30 +228,69 @@ def outside_energy(V: TensorType, G0: TensorType) -> tf.Tensor:
     return tf.reduce_sum(tf.matmul(V, G0) * V, axis=1)
 
 
-def contrasts(systems: TaskSystems, learning: str) -> tuple[tf.Tensor, AnyNDArray]:
+def contrasts(W: TensorType) -> tuple[tf.Tensor, AnyNDArray]:
     r"""
-    Vectors v, [V, T], and the task of each, [V], that give the objective's derivative with respect
-    to the matrix :math:`Y^\top K_{x,t}^{-1} Y` of each task: :math:`-\tfrac{1}{2} \sum_v v v^\top`.
-
-    They are :math:`e_t - w_t` and, if approximate, the rows of :math:`\mathrm{chol}(I + G_t)^{-1}`:
-    the derivative of :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.
+    Vectors v, [V, T], and the task of each, [V], that give the hierarchical objective's derivative
+    with respect to the matrix :math:`Y^\top K_{x,t}^{-1} Y` of each task:
+    :math:`-\tfrac{1}{2} \sum_v v v^\top`. They are :math:`e_t - w_t`.
     """
-    num_tasks = systems.W.shape[0]
-    V, tasks = np.eye(num_tasks) - systems.W, np.arange(num_tasks)
-    if learning == "approximate":
-        mask = earlier_tasks(num_tasks)
-        eye = tf.eye(num_tasks, batch_shape=[num_tasks], dtype=tf.float64)
-        rows = tf.linalg.triangular_solve(systems.L, eye) * mask[:, None, :]
-        V = tf.concat([V, tf.gather_nd(rows, np.argwhere(mask))], axis=0)
-        tasks = np.concatenate([tasks, np.nonzero(mask)[0]])
-    return V, tasks
+    return np.eye(W.shape[0]) - W, np.arange(W.shape[0])
+
+
+@check_shapes("W: [T, T]", "tasks: [B]")
+def block_contrasts(
+    W: TensorType, systems: TaskSystems, tasks: TensorType
+) -> tuple[tf.Tensor, tf.Tensor]:
+    r"""
+    The vectors of the approximate objective for a block of tasks: :math:`e_t - w_t` and the rows of
+    :math:`\mathrm{chol}(I + G_t)^{-1}`, because the derivative of
+    :math:`-\tfrac{1}{2} \log |I + G_t|` is :math:`-\tfrac{1}{2} (I + G_t)^{-1}`.
+    """
+    num_tasks, E = W.shape[0], tf.shape(systems.L)[1]
+    eye = tf.eye(E, batch_shape=[tf.size(tasks)], dtype=tf.float64)
+    mask = tf.sequence_mask(tasks, E)
+    rows = tf.boolean_mask(tf.linalg.triangular_solve(systems.L, eye), mask)
+    rows = tf.pad(rows, [[0, 0], [0, num_tasks - E]])
+    own = tf.gather(np.eye(num_tasks) - W, tasks)
+    owners = tf.cast(tf.where(mask)[:, 0], tasks.dtype)
+    return tf.concat([own, rows], axis=0), tf.concat([tasks, tf.gather(tasks, owners)], axis=0)
+
+
+@check_shapes("sigma2: [T]", "W: [T, T]", "d: [R, T]", "weights: [T]")
+def sum_over_contrasts(
+    part: Callable[[tf.Tensor, TensorType, tf.Tensor], tuple[tf.Tensor, ...]],
+    spectrum: Spectrum,
+    sigma2: TensorType,
+    W: TensorType,
+    d: TensorType,
+    learning: str,
+    weights: TensorType,
+) -> tuple[tf.Tensor, ...]:
+    """
+    A gradient that is a sum over contrasts. If approximate these are T^2 / 2, and taken in blocks.
+
+    :param part: The gradient for contrasts V, their tasks, and weights, zero for other tasks.
+    :param W: Row t holds the weights of the tasks before t.
+    :param d: 1 / (b lam + sigma2).
+    :param weights: g, the weights of the terms.
+    """
+    if learning == "hierarchical":
+        return part(*contrasts(W), weights)
+    num_tasks = W.shape[0]
+
+    def of_block(tasks: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        systems = block_systems(spectrum, d, sigma2, tasks)
+        own = tf.reduce_sum(tf.one_hot(tasks, num_tasks, dtype=tf.float64), axis=0)
+        return part(*block_contrasts(W, systems, tasks), own * weights)
+
+    return sum_over_blocks(of_block, num_tasks, block_size(spectrum))
 
 
 @check_shapes("V: [V, T]", "tasks: [V]", "d: [R, T]", "b: [T]", "weights: [T]")
 def contrast_gradient(
     spectrum: Spectrum,
     V: TensorType,
-    tasks: AnyNDArray,
+    tasks: TensorType,
     d: TensorType,
     b: TensorType,
     weights: TensorType,
@@ -273,13 +317,14 @@ def contrast_gradient(
     )
 
 
-@check_shapes("b: [T]", "sigma2: [T]", "weights: [T]")
+@check_shapes("V: [V, T]", "tasks: [V]", "d: [R, T]", "b: [T]", "sigma2: [T]", "weights: [T]")
 def chain_gradient(
     spectrum: Spectrum,
+    V: TensorType,
+    tasks: TensorType,
+    d: TensorType,
     b: TensorType,
     sigma2: TensorType,
-    chain: Chain,
-    learning: str,
     weights: TensorType,
 ) -> ChainGradient:
     r"""
@@ -291,13 +336,13 @@ def chain_gradient(
 
     with v and :math:`\alpha_v` as in :func:`contrast_gradient`.
 
+    :param d: 1 / (b lam + sigma2).
     :param weights: g, the weights of the terms.
     """
-    lam, slack, d = spectrum.lam, spectrum.slack, chain.d
-    V, tasks = contrasts(chain.systems, learning)
+    lam, slack = spectrum.lam, spectrum.slack
     kernel = contrast_gradient(spectrum, V, tasks, d, b, weights)
-    own = np.eye(spectrum.Yr.shape[1])[tasks]  # [V, T], adds up the vectors of each task
-    factors = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # [V, S, R]
+    own = tf.one_hot(tasks, spectrum.Yr.shape[1], dtype=tf.float64)  # [V, T], adds up each task's
+    factors = tf.reshape(kernel.factors, [tf.shape(V)[0], -1, tf.shape(lam)[0]])  # [V, S, R]
     squares = tf.reduce_sum(tf.square(factors), axis=1)
     excess = tf.matmul(squares, own, transpose_a=True) - d  # [R, T]
     outside = tf.linalg.matvec(own, outside_energy(V, spectrum.G0), transpose_a=True)
@@ -308,57 +353,3 @@ def chain_gradient(
         - (spectrum.num_rows - spectrum.rank) / sigma2
     )
     return ChainGradient(kernel, b=0.5 * weights * by_b, sigma2=0.5 * weights * by_sigma2)
-
-
-@check_shapes("Y: [copies..., N, T]")
-def leave_eigenbasis(
-    gradient: KernelGradient, U: Eigenvectors, Y: TensorType
-) -> tuple[tf.Tensor, ...]:
-    """
-    Gradients with respect to K and Y: one product of N x N matrices, and thin ones.
-
-    :param U: Eigenvectors of K. Those of a Kronecker product give gradients by its matrices.
-    :param Y: The targets, or completions of them; the results have its dtype.
-    """
-    g = KernelGradient(*(tf.cast(part, Y.dtype) for part in gradient))
-    if isinstance(U, KroneckerVectors):
-        return *leave_kronecker_basis(g, U), targets_gradient(g, U, Y)
-    F = tf.matmul(U, g.factors, transpose_b=True)  # [N, F]
-    low_rank = tf.matmul(F * g.weights, F, transpose_b=True)
-    gK = tf.matmul(U * g.diagonal, U, transpose_b=True) + low_rank
-    return gK, targets_gradient(g, U, Y)
-
-
-def targets_gradient(gradient: KernelGradient, U: Eigenvectors, Y: TensorType) -> tf.Tensor:
-    """The gradient with respect to Y, in its shape."""
-    if Y.shape.rank == 2:
-        return from_eigenbasis(U, gradient.Yr)
-    weight = tf.sqrt(tf.cast(tf.shape(Y)[0], Y.dtype))
-    copies = tf.reshape(gradient.Yr, tf.shape(Y))
-    return for_copies(from_eigenbasis, U, copies) / weight
-
-
-def leave_kronecker_basis(gradient: KernelGradient, U: KroneckerVectors) -> list[tf.Tensor]:
-    r"""
-    Gradients with respect to the matrices of a Kronecker product.
-
-    .. math:: \partial_{K_1} = U_1 \Big[ \mathrm{diag}(a \lambda_2)
-              + \sum_f w_f F_f \, \mathrm{diag}(\lambda_2) F_f^\top \Big] U_1^\top
-
-    for two axes, with a and :math:`F_f` as matrices [n_1, n_2]; likewise for the others, where
-    :math:`\lambda_2` is the product of the eigenvalues of all other axes.
-    """
-    found = []
-    diagonal = tf.reshape(gradient.diagonal, U.shape)
-    factors = tf.reshape(gradient.factors, [-1, *U.shape])
-    for axis, vectors in enumerate(U.vectors):
-        others = outer_product(U.values[:axis] + U.values[axis + 1 :])
-        size, rest = U.shape[axis], [a for a in range(len(U.shape)) if a != axis]
-        a = tf.reshape(tf.transpose(diagonal, [axis, *rest]), [size, -1])
-        F = tf.transpose(factors, [axis + 1, 0, *(other + 1 for other in rest)])
-        F = tf.reshape(F, [size, -1])
-        weights = tf.reshape(gradient.weights[:, None] * others, [-1])
-        inside = tf.matmul(F * weights, F, transpose_b=True)
-        inside += tf.linalg.diag(tf.linalg.matvec(a, others))
-        found.append(tf.matmul(tf.matmul(vectors, inside), vectors, transpose_b=True))
-    return found

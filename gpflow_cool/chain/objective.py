@@ -11,13 +11,15 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 
 from ..linalg import has_gpu
+from .eigenbasis import leave_eigenbasis
 from .likelihood import (
+    block_contrasts,
     chain_gradient,
     contrasts,
-    leave_eigenbasis,
     log_likelihood_terms,
     solve_chain,
     solve_task_systems,
+    sum_over_contrasts,
 )
 from .products import Eigenvectors, KernelMatrix, decompose, kernel_tensors, with_tensors
 from .spectrum import Spectrum, exact_spectrum
@@ -72,10 +74,14 @@ def spectral_terms(  # type: ignore[no-untyped-def]
 
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         weights = tf.cast(weights, tf.float64)
-        g = chain_gradient(spectrum, b, sigma2, chain, learning, weights)
-        by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
-        *by_kernel, by_Y = leave_eigenbasis(g.kernel, U, Y)
-        return by_Y, *by_tasks, *by_kernel
+
+        def part(V: tf.Tensor, tasks: TensorType, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            g = chain_gradient(spectrum, V, tasks, chain.d, b, sigma2, weights)
+            by_tasks = (tf.cast(part, dtype) for part in (g.b, g.sigma2))
+            *by_kernel, by_Y = leave_eigenbasis(g.kernel, U, Y)
+            return by_Y, *by_tasks, *by_kernel
+
+        return sum_over_contrasts(part, spectrum, sigma2, chain.W, chain.d, learning, weights)
 
     return tf.cast(chain.terms, dtype), gradient
 
@@ -89,7 +95,8 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
         for t in range(num_tasks)
     ]
     Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
-    systems = solve_task_systems(tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]))
+    G, tasks = tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]), tf.range(num_tasks)
+    systems = solve_task_systems(G, tasks)
     residual_map = np.eye(num_tasks) - systems.W
     E = [tf.linalg.matvec(X, residual_map[t]) for t, X in enumerate(Yw)]
     quadratic = tf.stack([tf.reduce_sum(tf.square(e)) for e in E])
@@ -97,16 +104,20 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
         [2.0 * tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L))) for L in factors]
     )
     terms = log_likelihood_terms(
-        quadratic, tf.cast(log_det_x, tf.float64), systems.W, systems.L, num_rows, learning
+        quadratic, tf.cast(log_det_x, tf.float64), systems.W, systems.log_det, num_rows, learning
     )
 
     def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         gK, gY = tf.zeros_like(K), tf.zeros_like(Y)
         gb, gs = [], []
-        V, tasks = contrasts(systems, learning)
+        V, owners = (
+            contrasts(systems.W)
+            if learning == "hierarchical"
+            else block_contrasts(systems.W, systems, tasks)
+        )
         eye = tf.eye(tf.shape(K)[0], dtype=dtype)
         for t, L in enumerate(factors):
-            v = tf.gather(V, np.flatnonzero(tasks == t))
+            v = tf.boolean_mask(V, tf.equal(owners, t))
             Yv = tf.cast(tf.matmul(Yw[t], v, transpose_b=True), dtype)
             alpha = tf.linalg.triangular_solve(L, Yv, adjoint=True)  # [N, V_t]
             S = tf.matmul(alpha, alpha, transpose_b=True) - tf.linalg.cholesky_solve(L, eye)

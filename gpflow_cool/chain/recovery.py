@@ -207,7 +207,7 @@ def recover(
         rho = map_correlation(spectrum, chain.A, chain.outside)
     else:
         rho = monte_carlo_correlation(spectrum, chain, b, sigma2, num_samples, seed)
-    return joint_parameters(chain.systems.W, rho, b, sigma2)
+    return joint_parameters(chain.W, rho, b, sigma2)
 
 
 def has_many_tasks(spectrum: Spectrum) -> bool:

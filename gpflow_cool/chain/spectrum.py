@@ -87,7 +87,8 @@ class Spectrum(NamedTuple):
     @check_shapes("A: [rows, T]", "return: [S, R, T]")
     def split(self, A: TensorType) -> tf.Tensor:
         """A matrix with one row for each row of `Yr`, as one matrix per completion."""
-        return tf.reshape(A, [-1, tf.shape(self.lam)[0], A.shape[1]])
+        columns = tf.shape(A)[1] if A.shape[1] is None else A.shape[1]
+        return tf.reshape(A, [-1, tf.shape(self.lam)[0], columns])
 
 
 @check_shapes("lam: [N]", "Y: [copies..., N, T]")

@@ -90,7 +90,7 @@ def system_of_rows(
 
 def cholesky(M: AnyNDArray, plus: float = 0.0) -> AnyNDArray:
     """
-    The Cholesky factor of M + plus I in the lower triangle of what is returned; M is overwritten.
+    The Cholesky factor of M + plus I; the diagonal of M is overwritten.
 
     The diagonal grows by :func:`.likelihood.ridge_of_systems`, and by more where there is still no
     factor.
@@ -102,12 +102,12 @@ def cholesky(M: AnyNDArray, plus: float = 0.0) -> AnyNDArray:
     if np.max(diagonal, initial=0.0) * ROUNDING_UNITS * EPS * len(M) > SMALLEST_RIDGE:
         diagonal += ridge_of_systems(diagonal, len(M))
     sizes = diagonal.copy()
-    L, failed = dpotrf(M, lower=1, clean=0)
+    L, failed = dpotrf(M, lower=1)
     for number in range(MAX_RIDGES):
         if not failed:
             return L
         diagonal += 10.0 ** (number + 1) * EPS * len(M) * sizes
-        L, failed = dpotrf(M, lower=1, clean=0)
+        L, failed = dpotrf(M, lower=1)
     raise np.linalg.LinAlgError("A system of the chain is not positive definite.")
 
 
@@ -181,7 +181,7 @@ def uncertainty_of_rows(
 
     :param outer: [n, n], products of the targets before, Y_<t Y_<t^T.
     """
-    few = np.tril(cholesky(outer.T.copy(order="F")))  # n columns with the same products of rows
+    few = cholesky(outer.T.copy(order="F"))  # n columns with the same products of rows
     F, _ = uncertainty_of_tasks(few, v)
     L = cholesky(np.asfortranarray(outer + np.diag(v)))
     return F, -solve(L, earlier)

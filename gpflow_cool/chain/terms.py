@@ -21,7 +21,7 @@ from gpflow.base import AnyNDArray
 from scipy.linalg.lapack import dtrtri
 
 from ..linalg import LOG_2PI
-from .likelihood import KernelGradient
+from .eigenbasis import KernelGradient
 from .spectrum import Spectrum
 from .systems import (
     System,
@@ -153,11 +153,11 @@ def shared_factors(
     """
     X = problems.Y / np.sqrt(b * problems.lam + s)[:, None]
     M = X.T @ X
-    ordered = [M] if orders is None else [M[np.ix_(order, order)] for order in orders]
+    ordered = [M] if orders is None else [M.take(order, 0).take(order, 1) for order in orders]
     factors = []
     for G in ordered:
         L = cholesky(G.T, plus=1.0)
-        inverse = np.tril(dtrtri(L, lower=1)[0])
+        inverse = dtrtri(L, lower=1)[0]
         factors.append((L.diagonal().copy(), np.einsum("tu,tu->t", inverse, inverse)))
     return factors
 
@@ -294,4 +294,4 @@ def uncertainty_gradients(
 
 def few_factors(F: AnyNDArray) -> AnyNDArray:
     """As many rows as columns, with the same F^T F up to rounding."""
-    return np.tril(cholesky((F.T @ F).T)).T
+    return cholesky((F.T @ F).T).T

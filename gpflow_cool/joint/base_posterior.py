@@ -207,16 +207,19 @@ class JointPosterior(SolvedPosterior[Solution]):
         """
         Xnew = self._inputs(Xnew)
         solution = self.solution()
-        if full_output_cov:
-            asked = Draws(num_samples, full_cov, noise, seed)
-            samples = self._correlated_samples(solution, Xnew, asked)
-        else:
-            mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
-            S = S if full_cov else tf.linalg.matrix_transpose(S)
-            C, _ = self._task_matrices(solution)
-            prior = self._prior_variances(Xnew, tf.linalg.diag_part(C), mean)
-            samples = draw_independent_tasks(mean, S, full_cov, num_samples, prior, seed)
+        asked = Draws(num_samples, full_cov, noise, seed)
+        draw = self._correlated_samples if full_output_cov else self._separate_samples
+        samples = draw(solution, Xnew, asked)
         return samples + self.mean_function(Xnew)[..., None, :, :]
+
+    def _separate_samples(self, solution: Solution, Xnew: TensorType, asked: Draws) -> tf.Tensor:
+        """[batch..., S, M, T], draws that are independent over tasks, without mean function."""
+        num_samples, full_cov, noise, seed = asked
+        mean, S = self._moments(solution, Xnew, full_cov, False, noise=noise)
+        S = S if full_cov else tf.linalg.matrix_transpose(S)
+        C, _ = self._task_matrices(solution)
+        prior = self._prior_variances(Xnew, tf.linalg.diag_part(C), mean)
+        return draw_independent_tasks(mean, S, full_cov, num_samples, prior, seed)
 
     @check_shapes("mean: [leading..., M, T]", "return: [leading..., T]")
     def _prior_variances(self, Xnew: TensorType, tasks: TensorType, mean: TensorType) -> tf.Tensor:

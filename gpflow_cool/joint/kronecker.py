@@ -19,7 +19,8 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
-from ..chain.likelihood import KernelGradient, contrast_gradient, leave_eigenbasis
+from ..chain.eigenbasis import KernelGradient, leave_eigenbasis
+from ..chain.likelihood import contrast_gradient
 from ..chain.products import (
     Eigenvectors,
     KernelMatrix,

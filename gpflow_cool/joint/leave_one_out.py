@@ -14,6 +14,9 @@ from .conditioning import explained_blocks, row_products
 from .kronecker import JointSolution
 from .missing import ObservedSystem, solve_observed
 
+MAX_NUMBERS = 2**25
+"""Covariances of up to so many numbers (256 MB) are one product of matrices."""
+
 
 class LeaveOneOut(NamedTuple):
     """Every row predicted from all the other rows."""
@@ -86,9 +89,27 @@ def left_out(
     P = solution.P
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=tf.matmul(P * variance[:, None, :], P, transpose_b=True),
+        cov=row_covariances(P, variance),
         log_density=univariate_log_densities(residual, variance) - solution.log_det,
     )
+
+
+@check_shapes("P: [T, T]", "variance: [N, T]", "return: [N, T, T]")
+def row_covariances(P: TensorType, variance: TensorType) -> tf.Tensor:
+    r"""
+    :math:`P \, \mathrm{diag}(v_n) P^\top` of each row n.
+
+    Where they are large, one row after the other goes into an array: a product of all rows would
+    need as much memory again.
+    """
+    num_rows, num_tasks = variance.shape
+    if not tf.executing_eagerly() or num_rows * num_tasks**2 <= MAX_NUMBERS:
+        return tf.matmul(P * variance[:, None, :], P, transpose_b=True)
+    P, variance = P.numpy(), variance.numpy()
+    cov = np.empty([num_rows, num_tasks, num_tasks], P.dtype)
+    for row, own in zip(cov, variance, strict=True):
+        np.matmul(P * own, P.T, out=row)
+    return tf.convert_to_tensor(cov)
 
 
 def leave_one_out_of_observed(

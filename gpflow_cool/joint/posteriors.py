@@ -9,6 +9,7 @@ from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 from ..chain.kernels import kernel_matrix
 from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
+from . import sampling
 from .base_posterior import JointPosterior
 from .conditioning import (
     map_batch,
@@ -30,6 +31,7 @@ from .missing import ObservedSolution, solve
 from .partly_given import PartlyGivenPosterior
 from .sampling import (
     Draws,
+    draw_blocks_of_tasks,
     draw_functions,
     draw_independent_points,
     draw_independent_tasks,
@@ -242,10 +244,64 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     ) -> tf.Tensor:
         """Draws of the rotated tasks, which are independent: T problems of size M x M."""
         count, full_cov, noise, seed = asked
+        if self._needs_blocks(solution, Xnew, full_cov):
+            mean = predictive_mean(solution, self.cross_covariance(Xnew))
+            eye = tf.eye(self.num_tasks, dtype=mean.dtype)
+            rotated = self._draw_in_blocks(solution, Xnew, tf.zeros_like(mean), eye, asked)
+            return mean + tf.matmul(rotated, solution.P, transpose_b=True)
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
         prior = self._prior_variances(Xnew, solution.d, mean)
         rotated = draw_independent_tasks(tf.zeros_like(mean), q, full_cov, count, prior, seed)
         return mean[..., None, :, :] + tf.matmul(rotated, solution.P, transpose_b=True)
+
+    def _separate_samples(
+        self, solution: JointSolution, Xnew: TensorType, asked: Draws
+    ) -> tf.Tensor:
+        if not self._needs_blocks(solution, Xnew, asked.full_cov):
+            return super()._separate_samples(solution, Xnew, asked)
+        mean = predictive_mean(solution, self.cross_covariance(Xnew))
+        return self._draw_in_blocks(solution, Xnew, mean, tf.square(solution.P), asked)
+
+    def _needs_blocks(self, solution: JointSolution, Xnew: TensorType, full_cov: bool) -> bool:
+        """Whether covariances over points are too large for all tasks at once."""
+        several = full_cov and self.added is None and Xnew.shape.rank == 2
+        return several and self._tasks_at_once(solution, Xnew) < self.num_tasks
+
+    def _tasks_at_once(self, solution: JointSolution, Xnew: TensorType) -> int:
+        num_points = int(Xnew.shape[0] or 1)
+        largest = max(num_points, int(solution.lam.shape[0] or 1))
+        return max(1, sampling.MAX_NUMBERS // (num_points * largest))
+
+    def _draw_in_blocks(
+        self,
+        solution: JointSolution,
+        Xnew: TensorType,
+        mean: TensorType,
+        squares: TensorType,
+        asked: Draws,
+    ) -> tf.Tensor:
+        r"""
+        Draws that are independent over tasks, in blocks of tasks.
+
+        .. math:: S_t = \sum_j p_{tj}^2 \, d_j \, k_{**} - k_*^\top U \, \mathrm{diag} \Big(
+                  \sum_j p_{tj}^2 \, d_j^2 / (\lambda d_j + 1) \Big) \, U^\top k_*
+
+        :param squares: [T, T], the squares of p: of P, or one for rotated tasks.
+        """
+        num_samples, _, noise, seed = asked
+        V, Knn = self._in_eigenbasis(solution, Xnew), self._prior_covariance(Xnew, True)
+        amplitudes = tf.linalg.matvec(squares, solution.d)
+        explained = tf.matmul(squares, solution.shrinkage * tf.square(solution.d), transpose_b=True)
+        noises = float(noise) * tf.reduce_sum(squares, axis=1)
+
+        def covariances(block: slice) -> tf.Tensor:
+            scaled = V * tf.sqrt(explained[block])[:, :, None]  # [tasks, R, M]
+            S = amplitudes[block, None, None] * Knn - tf.matmul(scaled, scaled, transpose_a=True)
+            return tf.linalg.set_diag(S, tf.linalg.diag_part(S) + noises[block, None])
+
+        prior = self._prior_variances(Xnew, amplitudes, mean)
+        size = self._tasks_at_once(solution, Xnew)
+        return draw_blocks_of_tasks(mean, covariances, size, num_samples, prior, seed)
 
 
 class MissingDataPosterior(JointPosterior[ObservedSolution]):

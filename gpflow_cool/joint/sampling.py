@@ -7,6 +7,7 @@ the posterior mean of the difference to the observed targets. That is one system
 Letters: N rows, T tasks, M test points, S draws.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,10 @@ from .conditioning import Imputation
 from .missing import ObservedSolution, ObservedSystem, from_basis, multiply, solve, to_basis
 
 DRAWS_AT_ONCE = 16
+
+MAX_NUMBERS = 2**24
+"""Covariances over points are formed for so many tasks at once that they have so many numbers
+(128 MB)."""
 
 
 class Draws(NamedTuple):
@@ -69,6 +74,31 @@ def draw_independent_tasks(
         return tf.transpose(samples, order)  # [..., T, S, M] -> [..., S, M, T]
     deviation = tf.sqrt(tf.linalg.matrix_transpose(S))[..., None, :, :]
     return mean[..., None, :, :] + deviation * standard_normal(mean, num_samples, seed)
+
+
+@check_shapes("mean: [M, T]", "prior: [T]", "return: [S, M, T]")
+def draw_blocks_of_tasks(
+    mean: TensorType,
+    covariances: Callable[[slice], tf.Tensor],
+    size: int,
+    num_samples: int,
+    prior: TensorType,
+    seed: Seed | None = None,
+) -> tf.Tensor:
+    """
+    The same draws as those of :func:`draw_independent_tasks`, in blocks.
+
+    :param covariances: Takes a block of tasks to their covariances over points, [tasks, M, M].
+    :param size: How many tasks make a block.
+    """
+    num_tasks = int(mean.shape[1])
+    shape = tf.concat([[num_tasks, num_samples], tf.shape(mean)[:1]], axis=0)
+    white, parts = normal(shape, mean.dtype, seed), []
+    for start in range(0, num_tasks, size):
+        block = slice(start, start + size)
+        L = cholesky_with_jitter(covariances(block), prior=prior[block])
+        parts.append(tf.matmul(white[block], L, transpose_b=True))
+    return mean + tf.transpose(tf.concat(parts, axis=0), [1, 2, 0])
 
 
 @check_shapes(

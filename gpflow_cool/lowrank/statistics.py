@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
-from gpflow.base import AnyNDArray, TensorType
+from gpflow.base import TensorType
 
-from ..chain.likelihood import chain_gradient, contrasts, solve_chain
+from ..chain.likelihood import chain_gradient, solve_chain, sum_over_contrasts
 from ..chain.spectrum import EPSILON, Spectrum
 from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence, task_basis
 from ..linalg import eigh, triangle, uses_lapack
@@ -145,10 +145,15 @@ def statistics_log_likelihoods(
 
         def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
             g64 = tf.cast(weights, tf.float64)
-            V, tasks = contrasts(chain.systems, learning)
-            by_parts = statistics_gradient(known, V, tasks, chain.d, b64, sigma64, g64)
-            rest = chain_gradient(known.spectrum, b64, sigma64, chain, learning, g64)
-            return *by_parts, *(tf.cast(g, b.dtype) for g in (rest.b, rest.sigma2))
+
+            def part(V: tf.Tensor, tasks: TensorType, g: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                by_parts = statistics_gradient(known, V, tasks, chain.d, b64, sigma64, g)
+                rest = chain_gradient(known.spectrum, V, tasks, chain.d, b64, sigma64, g)
+                return *by_parts, *(tf.cast(by, b.dtype) for by in (rest.b, rest.sigma2))
+
+            return sum_over_contrasts(
+                part, known.spectrum, sigma64, chain.W, chain.d, learning, g64
+            )
 
         return tf.cast(chain.terms, b.dtype), gradient
 
@@ -158,7 +163,7 @@ def statistics_log_likelihoods(
 def statistics_gradient(
     known: Decomposition,
     V: TensorType,
-    tasks: AnyNDArray,
+    tasks: TensorType,
     d: TensorType,
     b: TensorType,
     sigma2: TensorType,

@@ -20,7 +20,7 @@ from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 from ..chain.compression import compressed, dual_vectors
-from ..chain.likelihood import KernelGradient, leave_eigenbasis
+from ..chain.eigenbasis import KernelGradient, leave_eigenbasis
 from ..chain.newton import InnerSolution, solve
 from ..chain.products import (
     Eigenvectors,
@@ -72,7 +72,8 @@ class ProfiledChain(Loss):
         self.parameters = [
             p for p in model.trainable_parameters if all(p is not other for other in solved)
         ]
-        self.floor = sigma2_floor(model.sigma2)
+        no_bound = np.zeros(model.sigma2.shape)
+        self.floor = no_bound if bound_sigma2 is None else bound_sigma2 * ABOVE_FLOOR
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
         self.last: InnerSolution | None = None
@@ -312,12 +313,6 @@ def compiled_if_possible(computation: Computation) -> Computation:
 def is_free(parameter: Parameter) -> bool:
     """Whether a parameter is trained for the likelihood alone."""
     return parameter.trainable and parameter.prior is None
-
-
-def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
-    """[T], a little more than the bound of sigma2, where its transform still has an inverse."""
-    bound = lower_bound(sigma2)
-    return np.zeros(sigma2.shape) if bound is None else bound * ABOVE_FLOOR
 
 
 def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, TensorType
 
-from ..chain.likelihood import contrasts, solve_chain
+from ..chain.likelihood import sum_over_contrasts
 from ..chain.newton import InnerSolution
 from ..chain.terms import task_problems
 from ..graphs import compiled
@@ -244,11 +244,15 @@ class StreamedLoss(ProfiledChain):
         problems = task_problems(known.spectrum.numpy(), learning)
         best = self.solve_inner(problems, np.asarray(self.model.scales, np.float64), present)
         b, sigma2 = best.parameters.T
-        V, tasks = np.eye(len(b)) - best.W, np.arange(len(b))
-        if learning == "approximate":
-            V, tasks = contrasts(solve_chain(known.spectrum, b, sigma2, learning).systems, learning)
         d = 1.0 / (np.outer(known.spectrum.lam, b) + sigma2)
-        return best, statistics_gradient(known, V, tasks, d, b, sigma2, np.ones_like(b))
+
+        def part(V: TensorType, tasks: TensorType, weights: TensorType) -> Statistics:
+            return statistics_gradient(known, V, tasks, d, b, sigma2, weights)
+
+        by_statistics = sum_over_contrasts(
+            part, known.spectrum, sigma2, best.W, d, learning, np.ones_like(b)
+        )
+        return best, Statistics(*by_statistics)
 
     def decomposition(self, statistics: Statistics, parts: ChunkParts | None) -> Decomposition:
         """

@@ -12,13 +12,12 @@ from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood as chain_module
 from gpflow_cool.chain import objective
 from gpflow_cool.chain.likelihood import (
-    earlier_tasks,
     ridge_of_systems,
     solve_chain,
     solve_task_systems,
 )
 from gpflow_cool.chain.objective import choose_engine, conditional_log_likelihoods
-from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.linalg import eigh
 
 
@@ -76,7 +75,7 @@ def test_weights_and_dual_vectors_equal_dense(rng, case, learning):
     lam, U = eigh(tf.constant(p.K))
     spectrum = exact_spectrum(lam, U, tf.constant(p.Y))
     chain = solve_chain(spectrum, tf.constant(p.b), tf.constant(p.sigma2), learning)
-    assert_close(chain.systems.W, ref.weights(*p.chain))
+    assert_close(chain.W, ref.weights(*p.chain))
     assert_close(U @ chain.A, ref.dual_vectors(*p.chain))
     assert_close(chain.d, 1.0 / (np.outer(lam, p.b) + p.sigma2), rtol=1e-14)
 
@@ -85,17 +84,14 @@ def test_task_systems_factorise_what_comes_before(rng):
     T = 4
     A = rng.normal(size=(T, T, T))
     G = A @ np.swapaxes(A, 1, 2)
-    W, L = solve_task_systems(tf.constant(G))
-    for t in range(T):
+    systems = solve_task_systems(tf.constant(G[1:]), tf.range(1, T))
+    for t, W, L, log_det in zip(range(1, T), *systems, systems.log_det, strict=True):
         M = np.eye(T)
         M[:t, :t] += G[t, :t, :t]
-        assert_close(L[t] @ tf.transpose(L[t]), M)
+        assert_close(L @ tf.transpose(L), M)
+        assert_close(log_det, np.linalg.slogdet(M)[1])
         w = np.linalg.inv(M[:t, :t]) @ G[t, :t, t]
-        assert_close(W[t], np.concatenate([w, np.zeros(T - t)]))
-
-
-def test_earlier_tasks():
-    assert_close(earlier_tasks(3), [[0, 0, 0], [1, 0, 0], [1, 1, 0]], rtol=0)
+        assert_close(W, np.concatenate([w, np.zeros(T - t)]))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -294,21 +290,25 @@ def test_copies_of_a_task_far_from_zero(rng, learning, engine):
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
-@pytest.mark.parametrize("N, T", [(1, 1), (7, 3), (2, 5)])
-def test_systems_one_by_one_equal_dense(rng, monkeypatch, N, T, learning):
-    """Terms and gradients of many tasks, whose systems are solved one after the other."""
-    p = random_problem(rng, N, T)
-    monkeypatch.setattr(chain_module, "MAX_NUMBERS", 0)
-
-    @tf.function(autograph=False)
-    def terms_and_gradients(*arguments):
-        with tf.GradientTape() as tape:
-            tape.watch(arguments)
-            terms = conditional_log_likelihoods(*arguments, learning=learning, engine="spectral")
-        return terms, tape.gradient(terms, arguments)
-
-    terms, gradients = terms_and_gradients(*map(tf.constant, p.chain))
+@pytest.mark.parametrize("N, T, size", [(1, 1, 1), (7, 3, 1), (2, 5, 2), (7, 4, 3)])
+def test_systems_in_blocks_equal_dense(rng, monkeypatch, N, T, size, learning):
+    """Terms and gradients of many tasks, whose systems are solved one block after the other."""
+    p, g = random_problem(rng, N, T), rng.normal(size=T)
+    monkeypatch.setattr(chain_module, "block_size", lambda spectrum: size)
+    arguments = [tf.constant(part) for part in (*p.chain, g)]
+    compiled = tf.function(
+        lambda *parts: terms_and_gradients(parts[:4], parts[4], learning, "spectral"),
+        autograph=False,
+    )
+    terms, gradients = compiled(*arguments)
     assert_close(terms, ref.conditional_log_likelihoods(*p.chain, learning))
-    expected = ref.analytic_gradients(*p.chain, learning)
-    for actual, name in zip(gradients, ("K", "Y", "b", "sigma2"), strict=True):
-        assert_close(actual, getattr(expected, name), rtol=1e-8)
+    assert_all_close(gradients, weighted_gradients(*p.chain, g, learning), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "N, T, size", [(200, 161, 161), (200, 162, 20), (10, 1000, 4), (50_000, 30, 3), (None, 5, 5)]
+)
+def test_size_of_blocks(N, T, size):
+    """Of 161 tasks one array has 2^22 numbers; of 30 tasks and 50,000 rows 2^25."""
+    Yr = tf.TensorSpec([N, T], tf.float64)
+    assert chain_module.block_size(Spectrum(None, Yr, None, None)) == size

@@ -197,7 +197,7 @@ def test_map_correlation_of_a_linear_kernel_by_its_features(rng, sigma2):
     p = random_problem(rng, 60, 3, kernel="linear")
     p = p._replace(sigma2=np.full(3, sigma2))
     spectrum, chain = solved(p)
-    E = ref.residuals(p.Y, chain.systems.W.numpy())
+    E = ref.residuals(p.Y, chain.W.numpy())
     Phi = np.sqrt(0.7) * p.X
     w = [
         np.linalg.solve(Phi.T @ Phi / sigma2 + np.eye(2) / p.b[t], Phi.T @ E[:, t] / sigma2)

@@ -20,7 +20,7 @@ from problems import (
 )
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.joint import conditioning, missing
+from gpflow_cool.joint import conditioning, missing, sampling
 
 SIZES = [(7, 3), (2, 5), (9, 1)]
 
@@ -266,6 +266,20 @@ def test_samples_have_the_exact_moments(rng, full_cov, full_output_cov, noise):
     together = np.block([[covs[0], zero], [zero, covs[1]]])
     columns = np.concatenate([one.reshape(-1, M * T) for one in draws], axis=1)
     assert_moments(columns, np.concatenate(means), together)
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("full_output_cov", [False, True])
+def test_draws_in_blocks_of_tasks_are_the_same(rng, full_output_cov, noise, monkeypatch):
+    """Two of three tasks at once, then one; those of all tasks at once have the exact moments."""
+    p = correlated_problem(rng)
+    posterior = model_of(p).posterior()
+    options = {"noise": noise, "seed": (1, 2)}
+    whole = posterior.predict_samples(p.Xnew[0], 4, True, full_output_cov, **options)
+    monkeypatch.setattr(sampling, "MAX_NUMBERS", 2 * 3 * 6)  # three points, six rows
+    assert posterior._needs_blocks(posterior.solution(), tf.constant(p.Xnew[0]), True)
+    blocks = posterior.predict_samples(p.Xnew[0], 4, True, full_output_cov, **options)
+    assert_close(blocks, whole, rtol=1e-8)
 
 
 @pytest.mark.slow
