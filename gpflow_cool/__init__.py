@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .chain.laplacian import Laplacian
     from .chain.recovery import MultitaskParameters
     from .chain.starting import half_median_distance
-    from .laplacian import Laplacian
     from .loading import load
     from .lowrank.features import choose_inducing_points
     from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
@@ -38,7 +38,7 @@ _MODULES = {
     "CoolMTGPRegressor": "table.estimator",
     "IndependentGPs": "models",
     "KroneckerMTGP": "models",
-    "Laplacian": "laplacian",
+    "Laplacian": "chain.laplacian",
     "MultitaskParameters": "chain.recovery",
     "SparseCoolMTGP": "models",
     "choose_inducing_points": "lowrank.features",

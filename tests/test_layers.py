@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  graphs  linalg  laplacian  metrics
-chain/      kernels  variation  products  eigenbasis  spectrum  likelihood  objective  systems
+checks  graphs  linalg  gaussian  metrics
+chain/      laplacian  kernels  variation  products  eigenbasis  spectrum  likelihood  objective  systems
             terms  compression  search  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out

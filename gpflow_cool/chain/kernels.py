@@ -26,7 +26,7 @@ from gpflow.kernels import (
 )
 from gpflow.utilities.ops import broadcasting_elementwise
 
-from ..laplacian import Laplacian
+from .laplacian import Laplacian
 
 METHODS_OF_INPUTS = (
     "__call__",

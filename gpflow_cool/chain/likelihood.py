@@ -29,7 +29,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from ..linalg import LOG_2PI
+from ..gaussian import LOG_2PI
 from .eigenbasis import KernelGradient
 from .spectrum import Spectrum
 

@@ -20,7 +20,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 from scipy.linalg.lapack import dtrtri
 
-from ..linalg import LOG_2PI
+from ..gaussian import LOG_2PI
 from .eigenbasis import KernelGradient
 from .spectrum import Spectrum
 from .systems import (

@@ -20,8 +20,8 @@ from gpflow.base import AnyNDArray, TensorType
 from gpflow.kernels import Constant, Kernel, Product, SquaredExponential, Sum, White
 
 from ..chain.kernels import shifted_kernel
+from ..chain.laplacian import Laplacian
 from ..chain.products import KroneckerProduct
-from ..laplacian import Laplacian
 from .axes import LEAST_SHARE, Grid, find_grid
 
 MIN_ROWS = 300

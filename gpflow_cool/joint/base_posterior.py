@@ -14,7 +14,7 @@ from check_shapes import check_shapes, inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
 from .. import checks
-from ..linalg import Seed, drawn_seed, log_density_of_layout
+from ..gaussian import Seed, drawn_seed, log_density_of_layout
 from .exceedance import WAYS, Exceedance, above, checked_limits, exceedance
 from .functions import SampledFunctions
 from .kronecker import condition_on_known

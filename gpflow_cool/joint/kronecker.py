@@ -33,7 +33,7 @@ from ..chain.products import (
 )
 from ..chain.recovery import mixing_matrix, symmetric
 from ..chain.spectrum import Spectrum, exact_spectrum
-from ..linalg import LOG_2PI, log_densities_of_squares
+from ..gaussian import LOG_2PI, log_densities_of_squares
 
 
 class TaskBasis(NamedTuple):

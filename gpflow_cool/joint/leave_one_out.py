@@ -9,7 +9,7 @@ from gpflow.base import TensorType
 from gpflow.mean_functions import MeanFunction
 
 from ..chain.products import from_eigenbasis, squared
-from ..linalg import LOG_2PI, univariate_log_densities
+from ..gaussian import LOG_2PI, univariate_log_densities
 from .conditioning import explained_blocks, row_products
 from .kronecker import JointSolution
 from .missing import ObservedSystem, solve_observed

@@ -7,7 +7,7 @@ from check_shapes import inherit_check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.likelihoods import Likelihood
 
-from ..linalg import gaussian_log_density, univariate_log_densities
+from ..gaussian import gaussian_log_density, univariate_log_densities
 
 
 class CorrelatedGaussian(Likelihood):

@@ -29,7 +29,7 @@ from ..chain.products import (
     rows_of,
     to_eigenbasis,
 )
-from ..linalg import LOG_2PI
+from ..gaussian import LOG_2PI
 from .kronecker import TaskBasis, task_basis
 
 MAX_DENSE = 2000

@@ -8,7 +8,7 @@ from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
 from ..chain.kernels import kernel_matrix
 from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
-from ..linalg import gaussian_log_density, univariate_log_densities
+from ..gaussian import gaussian_log_density, univariate_log_densities
 from . import sampling
 from .base_posterior import JointPosterior
 from .conditioning import (

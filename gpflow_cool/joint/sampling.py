@@ -17,7 +17,8 @@ from gpflow.base import TensorType
 from gpflow.config import default_jitter
 from gpflow.mean_functions import MeanFunction
 
-from ..linalg import Seed, cholesky_with_jitter, normal, sample_gaussian
+from ..gaussian import Seed, normal, sample_gaussian
+from ..linalg import cholesky_with_jitter
 from .conditioning import Imputation
 from .missing import ObservedSolution, ObservedSystem, from_basis, multiply, solve, to_basis
 

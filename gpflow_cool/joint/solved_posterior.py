@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from .. import checks
 from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
-from ..linalg import Seed, normal
+from ..gaussian import Seed, normal
 from .fourier import Features, prior_features
 from .functions import Drawn, SampledFunctions, Weighted, by_rows
 from .kronecker import JointSolution, rows_last

@@ -18,7 +18,7 @@ from gpflow.kernels import Kernel
 from typing_extensions import Self
 
 from .. import checks
-from ..linalg import log_density_of_layout
+from ..gaussian import log_density_of_layout
 from ..saving.models import (
     Document,
     Given,

@@ -22,9 +22,9 @@ from gpflow.kernels import Kernel
 from scipy.linalg import solve_triangular
 
 from ..chain.kernels import kernel_matrix
+from ..chain.laplacian import Laplacian
 from ..joint.kronecker import JointSolution
 from ..joint.missing import ObservedSolution
-from ..laplacian import Laplacian
 from ..lowrank.features import InducingFeatures, choose_inducing_points
 from ..table.transforms import FAR_AWAY, Warping, quadrature
 

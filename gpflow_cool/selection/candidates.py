@@ -9,7 +9,7 @@ import gpflow
 from gpflow.kernels import Combination, Kernel, Sum
 
 from .. import checks
-from ..laplacian import Laplacian
+from ..chain.laplacian import Laplacian
 
 
 def se_and_linear() -> Kernel:

@@ -9,8 +9,8 @@ from gpflow import Parameter
 from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel, Sum
 
+from ..chain.laplacian import Laplacian
 from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
-from ..laplacian import Laplacian
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
