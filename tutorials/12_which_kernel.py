@@ -35,7 +35,7 @@ print(textwrap.fill("inputs: " + ", ".join(X.columns), 90))
 
 # %% [markdown]
 # ## Which kernel?
-# `CoolMTGPRegressor()` fits seven kernels with one lengthscale each, and predicts every row from
+# `CoolMTGPRegressor()` fits eight kernels with one lengthscale each, and predicts every row from
 # all the others. This is leave-one-out, in closed form: no model is trained twice.
 
 
