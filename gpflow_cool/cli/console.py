@@ -29,7 +29,7 @@ KERNELS = [
     "matern12",
     "rq",
     "se+linear",
-    "se+laplacian",
+    "matern32+laplacian",
     "linear",
 ]
 

@@ -17,9 +17,9 @@ def se_and_linear() -> Kernel:
     return gpflow.kernels.SquaredExponential() + gpflow.kernels.Linear()
 
 
-def se_and_laplacian() -> Kernel:
-    """A smooth function and one with corners, of which each may be absent."""
-    return gpflow.kernels.SquaredExponential() + Laplacian()
+def matern_and_laplacian() -> Kernel:
+    """A function of all inputs together, and one in which they act one by one."""
+    return gpflow.kernels.Matern32() + Laplacian()
 
 
 CANDIDATES: dict[str, Callable[[], Kernel]] = {
@@ -29,7 +29,7 @@ CANDIDATES: dict[str, Callable[[], Kernel]] = {
     "matern12": gpflow.kernels.Matern12,
     "rq": gpflow.kernels.RationalQuadratic,
     "se+linear": se_and_linear,
-    "se+laplacian": se_and_laplacian,
+    "matern32+laplacian": matern_and_laplacian,
     "linear": gpflow.kernels.Linear,
 }
 """What :func:`gpflow_cool.choose_kernel` compares if nothing else is asked for, from simple to less

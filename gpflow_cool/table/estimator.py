@@ -91,8 +91,8 @@ class CoolMTGPRegressor(
 
     :param kernel: "auto" takes the best of the kernels that have a name, by leave-one-out, see
         :func:`~gpflow_cool.choose_kernel`. They are "se" (squared exponential), "matern12",
-        "matern32", "matern52", "rq" (rational quadratic), "se+linear", "se+laplacian" and "linear".
-        Or any GPflow kernel over the columns of X, which is copied and trained as it is.
+        "matern32", "matern52", "rq" (rational quadratic), "se+linear", "matern32+laplacian" and
+        "linear". Or any GPflow kernel over the columns of X, which is copied and trained as it is.
     :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
         pulled towards a common one; False for one lengthscale; True for free ones (if linear,
         variances), which overfit where rows are few.
