@@ -8,11 +8,14 @@ It needs `pip install ".[benchmark]"`.
 * BoTorch's `LatentKroneckerGP` over the two axes, one per task: it has no correlated tasks.
 
 Each takes `--steps` steps of Adam. Printed are the processor's seconds per step, that is for one
-loss and its gradient, on one thread, and what went wrong where one does not run. A fit takes
+loss and its gradient, on one thread, and what went wrong where one does not run. Each has a process
+of its own, which is ended after `--limit` seconds and may have `--memory` gigabytes. A fit takes
 dozens of steps; `benchmarks/grid.py` prints seconds of whole fits of CoolMTGP.
 """
 
 import argparse
+import multiprocessing
+import resource
 import time
 import warnings
 
@@ -92,20 +95,42 @@ PEERS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", nargs="+", type=int, default=[30, 100])
-    parser.add_argument("--steps", type=int, default=2)
-    options = parser.parse_args()
+def tell(name, size, steps, memory, answers):
+    """Send what happened to the queue `answers`."""
+    limit = int(memory * 1e9)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    try:
+        answers.put(f"{PEERS[name](*field(size), steps):.2f} s per step")
+    except (RuntimeError, MemoryError, NotImplementedError, ValueError) as error:
+        answers.put(f"does not run: {type(error).__name__}: {str(error)[:100]}")
+
+
+def in_process(name, size, options):
+    """What a peer says, or that it was ended."""
+    processes = multiprocessing.get_context("fork")
+    answers = processes.SimpleQueue()
+    given = (name, size, options.steps, options.memory, answers)
+    process = processes.Process(target=tell, args=given)
+    process.start()
+    process.join(options.limit)
+    if process.is_alive():
+        process.kill()
+        return f"not done with {options.steps} steps after {options.limit:g} s"
+    return f"ended with exit code {process.exitcode}" if answers.empty() else answers.get()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[30, 50, 100])
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds by the clock")
+    parser.add_argument("--memory", type=float, default=10.0, help="gigabytes")
+    options = parser.parse_args()
     for size in options.sizes:
-        axis, Y = field(size)
-        for name, peer in PEERS.items():
-            try:
-                said = f"{peer(axis, Y, options.steps):.2f} s per step"
-            except (RuntimeError, NotImplementedError, ValueError) as error:
-                said = f"does not run: {type(error).__name__}: {str(error)[:100]}"
+        for name in PEERS:
+            said = in_process(name, size, options)
             print(f"{size**2} rows, {name}: {said}", flush=True)
 
 

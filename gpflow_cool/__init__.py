@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .chain.recovery import MultitaskParameters
     from .chain.starting import half_median_distance
+    from .laplacian import Laplacian
     from .loading import load
     from .lowrank.features import choose_inducing_points
     from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
@@ -21,6 +22,7 @@ __all__ = [
     "CoolMTGPRegressor",
     "IndependentGPs",
     "KroneckerMTGP",
+    "Laplacian",
     "MultitaskParameters",
     "SparseCoolMTGP",
     "choose_inducing_points",
@@ -36,6 +38,7 @@ _MODULES = {
     "CoolMTGPRegressor": "table.estimator",
     "IndependentGPs": "models",
     "KroneckerMTGP": "models",
+    "Laplacian": "laplacian",
     "MultitaskParameters": "chain.recovery",
     "SparseCoolMTGP": "models",
     "choose_inducing_points": "lowrank.features",

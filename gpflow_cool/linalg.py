@@ -36,6 +36,9 @@ CACHED_ROWS = 16
 SMALL_EIGENVALUE = 1e-6
 """Relative to the largest one; such eigenvalues are computed again."""
 
+SMALL_BLOCK = 1e-8
+"""Relative to the largest eigenvalue; below, a graded matrix is decomposed again."""
+
 
 def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
@@ -75,6 +78,28 @@ def accurate_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     V = U[:, :small]
     quotients = np.einsum("ni,ni->i", V, K @ V) / np.einsum("ni,ni->i", V, V)
     return np.concatenate([quotients, lam[small:]]), U
+
+
+def graded_eigh(S: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+    r"""
+    Eigendecomposition of a covariance matrix whose rows differ by orders of magnitude.
+
+    Let :math:`S = D C D` with D diagonal and C far from singular, as :math:`F^\top F` is where the
+    features F have columns of very different lengths. LAPACK's error is some
+    :math:`\epsilon \lambda_{\max}`, which swallows small eigenvalues. Their eigenvectors V are
+    orthogonal to the others up to :math:`\epsilon`. So :math:`V^\top S V` has the small eigenvalues
+    up to :math:`\epsilon^2 \lambda_{\max}`, and is decomposed again, until none is small.
+    """
+    lam, U = lapack_eigh(S)
+    small = int(np.searchsorted(lam, SMALL_BLOCK * lam[-1]))
+    if lam[-1] <= 0.0 or not small:
+        return lam, U
+    V = U[:, :small]
+    block = V.T @ (S @ V)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # negative eigenvalues there are rounding
+        within, P = graded_eigh(0.5 * (block + block.T))
+    return np.concatenate([within, lam[small:]]), np.hstack([V @ P, U[:, small:]])
 
 
 def has_gpu() -> bool:
@@ -123,8 +148,16 @@ def device_eigh(K: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(lam), tf.constant(U)
 
 
+def uses_lapack(K: TensorType, python_callback: bool) -> bool:
+    """Whether :func:`eigh` calls LAPACK, and not TensorFlow."""
+    may_call_python = python_callback or tf.executing_eagerly()
+    return may_call_python and not prefers_device(K.shape[0], K.dtype)
+
+
 @check_shapes("K: [N, N]", "return[0]: [N]", "return[1]: [N, N]")
-def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+def eigh(
+    K: TensorType, *, python_callback: bool = False, is_graded: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
     r"""
     Eigendecomposition of a covariance matrix, its eigenvalues clipped at zero.
 
@@ -139,15 +172,16 @@ def eigh(K: TensorType, *, python_callback: bool = False) -> tuple[tf.Tensor, tf
     gradients of their own, and predictions are differentiable with respect to ``Xnew``.
 
     :param python_callback: Whether a graph may call Python.
+    :param is_graded: Whether LAPACK is called as in :func:`graded_eigh`.
     """
     K = tf.convert_to_tensor(K)
-    may_call_python = python_callback or tf.executing_eagerly()
-    use_lapack = may_call_python and not prefers_device(K.shape[0], K.dtype)
+    use_lapack = uses_lapack(K, python_callback)
+    by_lapack = graded_eigh if is_graded else accurate_eigh
 
     @tf.custom_gradient
     def decompose(K: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:
         if use_lapack:
-            lam, U = tf.numpy_function(accurate_eigh, [K], [K.dtype, K.dtype])
+            lam, U = tf.numpy_function(by_lapack, [K], [K.dtype, K.dtype])
             lam, U = tf.ensure_shape(lam, K.shape[:1]), tf.ensure_shape(U, K.shape)
         else:
             lam, U = device_eigh(K)

@@ -12,13 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks  graphs  linalg  metrics
+checks  graphs  linalg  laplacian  metrics
 chain/      kernels  variation  products  spectrum  likelihood  objective  systems  terms
             compression  search  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation
-lowrank/    __init__  features  statistics  rows  summed  streaming
+lowrank/    __init__  features  statistics  rows  summary  summed  streaming
 grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__

@@ -2,6 +2,7 @@
 
 import warnings
 
+import extended as judge
 import gpflow
 import numpy as np
 import pytest
@@ -79,6 +80,25 @@ def test_eigh_on_a_gpu_stays_in_tensorflow(rng, monkeypatch):
 def test_lapack_eigh_refuses_what_is_not_finite(value):
     with pytest.raises(ValueError, match="kernel matrix has entries that are not finite.*kernel's"):
         linalg.lapack_eigh(np.array([[1.0, value], [value, 1.0]]))
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-7, 1e-12])
+def test_graded_eigh_has_the_digits_of_small_eigenvalues(rng, smallest):
+    """With 100 digits U^T S U is diagonal, relative to what stands on its diagonal."""
+    D = np.geomspace(1.0, smallest, 9)
+    S = D[:, None] * random_covariance(rng, M=9) * D
+    lam, U = linalg.graded_eigh(S)
+    diagonal = judge.exact(U).T @ judge.exact(S) @ judge.exact(U)
+    root = np.sqrt(lam)
+    assert_allclose(diagonal.astype(float) / np.outer(root, root), np.eye(9), rtol=0, atol=1e-7)
+    assert_allclose(U.T @ U, np.eye(9), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("diagonal", [[0.0, 0.0], [0.0, 3.0], [0.0, 0.0, 1e-20, 1.0], [2.0]])
+def test_graded_eigh_of_singular_matrices(diagonal):
+    lam, U = linalg.graded_eigh(np.diag(diagonal))
+    assert_allclose(lam, diagonal, rtol=1e-14)
+    assert_allclose(U, np.eye(len(diagonal)), rtol=0, atol=1e-15)
 
 
 def test_small_eigenvalues_are_accurate(rng):

@@ -37,17 +37,21 @@ table.head(3)
 
 # %% [markdown]
 # ## Commands
-# In a shell you would type `gpflow-cool fit patients.csv ...`. Here a function does the typing.
+# In a shell you would type `gpflow-cool fit patients.csv ...`. Here a function does the typing. It
+# leaves out how many seconds a command took.
 
 
 # %%
+SECONDS = r" +(seconds|\d+\.\d)$| in \d+\.\d s\b"
+
+
 def run(command):
     """Call the program with the words of a command, and print its answer."""
     plain = ["--kernel", "se", "--no-ard"] if SMALL and "--targets" in command else []
     answer = CliRunner().invoke(main, command.split()[1:] + plain)
     assert answer.exit_code == 0, answer.output
     print(f"$ {command}")
-    for line in answer.stdout.splitlines():
+    for line in re.sub(SECONDS, "", answer.stdout, flags=re.MULTILINE).splitlines():
         print(textwrap.fill(line, 100) if len(line) > 110 and "  " not in line else line)
     return answer.stdout
 

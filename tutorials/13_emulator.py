@@ -110,9 +110,7 @@ for name, order in (
 # three random orders.
 
 # %%
-start = time.perf_counter()
 emulator = models["coarse to fine"].average_over_orders(4, seed=0)
-print(f"averaged in {time.perf_counter() - start:.1f} s")
 lengthscales = models["coarse to fine"].kernel.lengthscales.numpy()
 print("lengthscales of kappa, v, lambda, spill:", lengthscales.round(2))
 order = coarse_to_fine(NUM_PLACES)
@@ -200,14 +198,15 @@ plt.show()
 
 # %% [markdown]
 # ## How long it takes
+# A posterior is made once. Then a point takes less than ten milliseconds of the processor's time.
 
 # %%
 posterior = emulator.posterior()
 posterior.predict_y(X_new[:1])
-start = time.perf_counter()
+start = time.process_time()
 posterior.predict_y(X_new)
-per_point = (time.perf_counter() - start) / NUM_NEW
-print(f"{1e3 * per_point:.2f} ms per point")
+per_point = (time.process_time() - start) / NUM_NEW
+assert per_point < 0.01
 
 # %% [markdown]
 # The claim of this page, checked: coarse to fine predicts better than left to right, which claims

@@ -169,7 +169,7 @@ def grid_axes(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> list[Any
     hides in the noise to where the smallest one above rounding explains a task by itself.
     """
     spectrum = problems.spectrum
-    useful = spectrum.lam[spectrum.lam > spectrum.rounding]
+    useful = spectrum.useful
     smallest, largest = (useful.min(), useful.max()) if len(useful) else (1.0, 1.0)
     lower, upper = np.min(box.lower, axis=0), np.max(box.upper, axis=0)
     mean_squares = np.sum(np.square(problems.Y), axis=0) / spectrum.num_rows

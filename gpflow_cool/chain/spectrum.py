@@ -17,6 +17,8 @@ from gpflow.base import AnyNDArray, TensorType
 
 from .products import Eigenvectors, for_copies, to_eigenbasis
 
+EPSILON = float(np.finfo(np.float64).eps)
+
 
 class Spectrum(NamedTuple):
     """
@@ -39,8 +41,9 @@ class Spectrum(NamedTuple):
     num_rows: TensorType
     """[], N as a float."""
 
-    precision: TensorType = float(np.finfo(np.float64).eps)
-    """[], machine precision of what the eigenvalues were computed from."""
+    precision: TensorType = EPSILON
+    """[], rounding of an eigenvalue, relative to the largest one: the machine precision of the
+    kernel matrix; far less for features whose eigenvalues have digits of their own."""
 
     slack: TensorType = 0.0
     """[], trace of the part of the kernel matrix that inducing points do not see. It costs each
@@ -65,6 +68,16 @@ class Spectrum(NamedTuple):
         """[], how large rounding may have made an eigenvalue that should be zero."""
         largest = np.max if isinstance(self.lam, np.ndarray) else tf.reduce_max
         return self.precision * self.rank * largest(self.lam)
+
+    @property
+    def unit(self) -> float:
+        """How much the rounding of the kernel matrix moves an eigenvalue; of NumPy arrays."""
+        return max(float(self.precision), EPSILON) * float(np.max(self.lam))
+
+    @property
+    def useful(self) -> AnyNDArray:
+        """The eigenvalues that are more than rounding of the kernel matrix; of NumPy arrays."""
+        return np.asarray(self.lam[self.lam > self.rank * self.unit])
 
     @property
     def copies(self) -> tf.Tensor:

@@ -189,7 +189,7 @@ def chain_start(kernel_variance: float, scales: AnyNDArray) -> tuple[AnyNDArray,
     return scales / positive_or_one(kernel_variance), NOISE_FRACTION * scales
 
 
-def half_median_distance(X: AnyNDArray, seed: int = 0) -> float:
+def half_median_distance(X: AnyNDArray, seed: int = 0, metric: str = "euclidean") -> float:
     """
     Half the median distance between different rows of X, the lengthscale to start from.
 
@@ -197,10 +197,13 @@ def half_median_distance(X: AnyNDArray, seed: int = 0) -> float:
 
     >>> half_median_distance(np.array([[0.0], [1.0], [2.0]]))
     0.5
+
+    :param metric: Of SciPy's `pdist`; "cityblock" for the lengthscale of a
+        :class:`~gpflow_cool.Laplacian` kernel.
     """
     if len(X) > MAX_ROWS_FOR_DISTANCES:
         X = np.random.default_rng(seed).choice(X, MAX_ROWS_FOR_DISTANCES, replace=False)
-    distances = pdist(X)
+    distances = pdist(X, metric)
     distances = distances[distances > 0]
     return 0.5 * float(np.median(distances)) if len(distances) else 1.0
 

@@ -21,7 +21,17 @@ import click
 from ..table.costs import MAX_ROWS
 from ..table.files import TableError, check_folder, read_table
 
-KERNELS = ["auto", "se", "matern52", "matern32", "matern12", "rq", "se+linear", "linear"]
+KERNELS = [
+    "auto",
+    "se",
+    "matern52",
+    "matern32",
+    "matern12",
+    "rq",
+    "se+linear",
+    "se+laplacian",
+    "linear",
+]
 
 LOG_LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "3", "ABSL_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 

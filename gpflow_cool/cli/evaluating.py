@@ -11,9 +11,9 @@ from . import console, tables
 from .console import KERNELS, Training, if_stopped, load_tensorflow, note, say, split_names
 from .tables import TrainingTable
 
-UNLIKE = (
-    "Independent GPs and Std-MT have one lengthscale, and the kernel se where that of Cool-MTGP is"
-    " chosen. To compare the coupling alone: --kernel se --no-ard."
+SAME_KERNEL = (
+    "In every fold, independent GPs and Std-MT have the kernel that was chosen for Cool-MTGP there,"
+    " with lengthscales of their own."
 )
 
 
@@ -77,9 +77,9 @@ def evaluate(
     the better. aRRMSE is the error relative to predicting the mean: 1 is no better than that.
     Empty cells of targets count as missing, in training and in scores. With --transform, Cool-MTGP
     is scored without and with it, and it is told whether densities and whether means are better.
-    Independent GPs and Std-MT have the first kernel (se for auto), one lengthscale unless --ard is
-    given, and no transform. They are left out beyond 5000 rows with --inducing. A kernel that is
-    chosen is chosen anew in every fold.
+    A kernel that is chosen is chosen anew in every fold. Independent GPs and Std-MT then have the
+    same, else the first kernel, with lengthscales of their own, and no transform. They are left out
+    beyond 5000 rows with --inducing.
 
     Rows near each other, or of one patient, are alike: held out at random, they are predicted from
     their like. Say --blocks or --groups to know how well new places or patients are predicted.
@@ -108,7 +108,7 @@ def evaluate(
         note(found.gaps_line(), given.quiet)
     candidates = evaluation.candidates_of(
         {name: name for name in names},
-        (found.X.shape[1], len(found.targets)),
+        len(found.targets),
         given.learning,
         ard=given.lengthscales,
         transform=given.transform,
@@ -119,8 +119,8 @@ def evaluate(
     how = held_out(groups, blocks)
     result = comparison.comparison(scores, found.targets, len(found.X), folds, how, given.transform)
     lines = comparison.comparison_lines(result)
-    if coupling and (names[0] == "auto" or given.ard is None):
-        lines.append(UNLIKE)
+    if coupling and names[0] == "auto":
+        lines.append(SAME_KERNEL)
     say(result, lines, given.quiet, given.as_json)
 
 

@@ -4,7 +4,8 @@ Kernels that are products over the axes of a grid, and their matrices.
 .. math:: k(x, x') = \prod_a k_a(x_a, x'_a), \qquad K = K_1 \otimes K_2 \otimes \dots
 
 with :math:`x_a` the columns of axis a. Such are products of kernels that see different columns; a
-squared exponential, whatever its lengthscales; and any of these times a constant or a white kernel.
+squared exponential or a Laplacian kernel, whatever its lengthscales; and any of these times a
+constant or a white kernel.
 
 Letters: N rows, D inputs, n points of an axis, M test points.
 """
@@ -20,6 +21,7 @@ from gpflow.kernels import Constant, Kernel, Product, SquaredExponential, Sum, W
 
 from ..chain.kernels import shifted_kernel
 from ..chain.products import KroneckerProduct
+from ..laplacian import Laplacian
 from .axes import LEAST_SHARE, Grid, find_grid
 
 MIN_ROWS = 300
@@ -45,7 +47,7 @@ def factors_of(kernel: Kernel) -> list[Kernel]:
 
 def is_separable(factor: Kernel) -> bool:
     """Whether a factor is itself a product over its columns."""
-    return type(factor) is SquaredExponential
+    return type(factor) in (SquaredExponential, Laplacian)
 
 
 def columns_of(factor: Kernel, num_inputs: int) -> tuple[int, ...]:
@@ -129,8 +131,8 @@ def grid_that_is_asked_for(kernel: Kernel, X: AnyNDArray | tf.Tensor | tf.Variab
         f'engine="grid" needs a kernel that is a product over the axes of X, whose columns are'
         f" {axes}. {names} sees columns of several axes: multiply kernels that see one axis each,"
         f" for example Matern52(active_dims={list(by_columns.groups[0])}) *"
-        f" Matern52(active_dims={list(by_columns.groups[1])}). SquaredExponential is such a product"
-        " by itself."
+        f" Matern52(active_dims={list(by_columns.groups[1])}). SquaredExponential and"
+        " gpflow_cool.Laplacian are such products by themselves."
     )
 
 

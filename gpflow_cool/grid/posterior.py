@@ -61,6 +61,11 @@ class GridPosterior(CompleteDataPosterior):
             q = tf.maximum(q, tf.zeros([], q.dtype))
         return mean, q
 
+    def _mean(self, solution: JointSolution, Xnew: TensorType) -> tf.Tensor:
+        if self.added is not None:
+            return super()._mean(solution, Xnew)
+        return self._moments_at_points(solution, Xnew)[0]
+
     @check_shapes(
         "Xnew: [batch..., M, D]", "return[0]: [batch..., M, T]", "return[1]: [batch..., M, T]"
     )

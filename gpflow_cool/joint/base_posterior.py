@@ -146,6 +146,16 @@ class JointPosterior(SolvedPosterior[Solution]):
         mean, cov = self._moments(self.solution(), Xnew, full_cov, full_output_cov, noise=noise)
         return self._add_mean_function(Xnew, mean), cov
 
+    @check_shapes("Xnew: [batch..., M, D]", "return: [outcomes..., batch..., M, T]")
+    def predict_mean(self, Xnew: TensorType) -> tf.Tensor:
+        """Means of the functions, as those of :meth:`predict_f`, without the cost of variances."""
+        Xnew = self._inputs(Xnew)
+        return self._add_mean_function(Xnew, self._mean(self.solution(), Xnew))
+
+    def _mean(self, solution: Solution, Xnew: TensorType) -> tf.Tensor:
+        """[outcomes..., batch..., M, T], without mean function."""
+        return self._moments(solution, Xnew, False, False)[0]
+
     @check_shapes(
         "Xnew: [batch..., M, D]",
         "Ynew: [batch..., M, T]",

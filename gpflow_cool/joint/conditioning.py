@@ -155,6 +155,14 @@ def map_batch(function: Callable[..., tf.Tensor], *parts: tf.Tensor) -> tf.Tenso
     return tf.reshape(result, tf.concat([tf.shape(parts[0])[:-2], tf.shape(result)[1:]], axis=0))
 
 
+@check_shapes("Kmn: [N, batch..., M]", "return: [batch..., M, T]")
+def predictive_mean_of_observed(solution: ObservedSolution, Kmn: TensorType) -> tf.Tensor:
+    r"""Posterior mean of functions, :math:`(k_m \otimes C_t)_o^\top S_{oo}^{-1} y_o`."""
+    K = tf.cast(rows_last(Kmn), tf.float64)  # [batch..., M, N]
+    mean = tf.tensordot(K, tf.matmul(solution.weights, solution.system.C), axes=1)
+    return tf.cast(mean, Kmn.dtype)
+
+
 @check_shapes(
     "Kmn: [N, batch..., M]",
     "Knn: [batch..., M, M] if full_cov",
@@ -170,10 +178,9 @@ def predictive_moments(
     noise: bool,
 ) -> MeanAndVariance:
     """Posterior mean and covariance of functions or observations in GPflow's layouts."""
-    dtype, system = Kmn.dtype, solution.system
+    mean, dtype, system = predictive_mean_of_observed(solution, Kmn), Kmn.dtype, solution.system
     Kmn = tf.cast(rows_last(Kmn), tf.float64)  # [batch..., M, N]
     Knn = tf.cast(Knn, tf.float64)
-    mean = tf.tensordot(Kmn, tf.matmul(solution.weights, system.C), axes=1)
 
     def covariance(k: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         cov = covariance_between_points(system, tf.transpose(k), kernel, noise)
@@ -186,7 +193,7 @@ def predictive_moments(
         cov = covariance_at_points(system, tf.transpose(k), tf.reshape(Knn, [-1]), noise)
         cov = cov if full_output_cov else tf.nn.relu(tf.linalg.diag_part(cov))
         cov = tf.reshape(cov, tf.concat([tf.shape(Knn), tf.shape(cov)[1:]], axis=0))
-    return tf.cast(mean, dtype), tf.cast(cov, dtype)
+    return mean, tf.cast(cov, dtype)
 
 
 class Imputation(NamedTuple):

@@ -34,6 +34,8 @@ from gpflow.kernels import (
 from scipy.special import gammaincinv, ndtri
 from scipy.stats import qmc
 
+from ..laplacian import Laplacian
+
 NUM_FREQUENCIES = 1024
 """For each product of stationary kernels; a power of two, as Sobol sequences want it."""
 
@@ -43,7 +45,7 @@ Features = Callable[[TensorType], tf.Tensor]
 MATERN = {Matern12: 0.5, Exponential: 0.5, Matern32: 1.5, Matern52: 2.5}
 """Smoothness of each class."""
 
-STATIONARY = (SquaredExponential, RationalQuadratic, *MATERN)
+STATIONARY = (SquaredExponential, RationalQuadratic, Laplacian, *MATERN)
 
 
 def terms_of(kernel: Kernel) -> list[list[Kernel]]:
@@ -60,10 +62,10 @@ def terms_of(kernel: Kernel) -> list[list[Kernel]]:
     if type(kernel) not in (*STATIONARY, Linear, Constant):
         raise ValueError(
             f"No features are known for the kernel {type(kernel).__name__}, so that its functions"
-            " cannot be drawn as a whole. Squared exponential, Matern, exponential, rational"
-            " quadratic, linear and constant kernels, sums and products of these can. For any"
-            " kernel, predict_f_samples (of a posterior: predict_samples) draws at points that are"
-            " given."
+            " cannot be drawn as a whole. Squared exponential, Matern, exponential, Laplacian,"
+            " rational quadratic, linear and constant kernels, sums and products of these can. For"
+            " any kernel, predict_f_samples (of a posterior: predict_samples) draws at points that"
+            " are given."
         )
     return [[kernel]]
 
@@ -144,12 +146,14 @@ def leaf_angles(kernel: Kernel, X: TensorType, u: AnyNDArray) -> tf.Tensor:
 
     These are normal, with the deviation 1 / lengthscale; those of a Matern kernel are divided by
     the root of a mean-one gamma variable (multivariate t), and those of a rational quadratic kernel
-    are multiplied with one.
+    are multiplied with one. Those of a Laplacian kernel have a Cauchy distribution in each input.
 
     :param u: [F, D + 1], numbers between zero and one.
     """
     columns, _ = kernel.slice(X, None)
     standard = ndtri(u[:, :-1])
+    if type(kernel) is Laplacian:
+        standard = np.tan(np.pi * (u[:, :-1] - 0.5))
     if type(kernel) in MATERN:
         nu = MATERN[type(kernel)]
         standard = standard / np.sqrt(gammaincinv(nu, u[:, -1:]) / nu)

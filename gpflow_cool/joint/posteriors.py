@@ -10,7 +10,12 @@ from ..chain.kernels import kernel_matrix
 from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..linalg import gaussian_log_density, univariate_log_densities
 from .base_posterior import JointPosterior
-from .conditioning import map_batch, point_weights, predictive_moments
+from .conditioning import (
+    map_batch,
+    point_weights,
+    predictive_mean_of_observed,
+    predictive_moments,
+)
 from .functions import Drawn
 from .kronecker import (
     JointSolution,
@@ -78,6 +83,11 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
     ) -> MeanAndVariance:
         mean, q = self._rotated_moments(solution, Xnew, full_cov, noise)
         return mean, task_layout(q, solution.P, full_cov, full_output_cov)
+
+    def _mean(self, solution: JointSolution, Xnew: TensorType) -> tf.Tensor:
+        if self.added is not None:
+            return super()._mean(solution, Xnew)
+        return predictive_mean(solution, self.cross_covariance(Xnew))
 
     def _rotated_moments(
         self, solution: JointSolution, Xnew: TensorType, full_cov: bool, noise: bool
@@ -269,6 +279,9 @@ class MissingDataPosterior(JointPosterior[ObservedSolution]):
     ) -> MeanAndVariance:
         Kmn, Knn = self.cross_covariance(Xnew), self._prior_covariance(Xnew, full_cov)
         return predictive_moments(solution, Kmn, Knn, full_cov, full_output_cov, noise)
+
+    def _mean(self, solution: ObservedSolution, Xnew: TensorType) -> tf.Tensor:
+        return predictive_mean_of_observed(solution, self.cross_covariance(Xnew))
 
     def _covariance_with(
         self, solution: ObservedSolution, points: tf.Tensor

@@ -8,7 +8,7 @@ the replicas: only sums are sent, M^2 + M T numbers for statistics, whatever the
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,14 +16,9 @@ from gpflow.base import AnyNDArray
 from gpflow.config import default_float
 
 from .. import checks
-from ..chain.starting import positive_or_one, scales_of_moments
-from ..chain.variation import check_ranges, is_constant
 
 CHUNK_ROWS = 8192
 """Rows per chunk where their number is not given."""
-
-SAMPLE_ROWS, SAMPLE_NUMBERS = 2**16, 2**22
-"""At most so many rows, and so many numbers in them (32 MB), are drawn at random in a summary."""
 
 Chunk = tuple[tf.Tensor, tf.Tensor]
 """X [n, D] and Y [n, T] of some rows, in the float type of the model's data."""
@@ -194,141 +189,6 @@ def make_rows(data: Any, chunk_rows: int) -> Rows:
     return ArrayRows(X, Y, chunk_rows)
 
 
-class Summary(NamedTuple):
-    """Results of one pass over all rows."""
-
-    num_rows: int
-    scales: AnyNDArray
-    """[T], see :func:`gpflow_cool.chain.starting.task_scales`."""
-
-    mean_squares: AnyNDArray
-    """[T], means of the squared targets, mean function subtracted."""
-
-    kernel_variance: float
-    """Mean of k(x, x)."""
-
-    sample: "Sample"
-    """X and Y of rows drawn at random; of all rows, if they are few."""
-
-
-def summarise(
-    rows: Rows,
-    centred: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    diagonal: Callable[[tf.Tensor], tf.Tensor],
-) -> Summary:
-    """
-    Check and summarise all rows, in one pass.
-
-    :param centred: The targets with the mean function subtracted.
-    :param diagonal: k(x, x) of every row.
-    :raises ValueError: If an entry is not finite, naming its row, or a task too large or too small.
-    """
-    count, trace = 0, 0.0
-    moments = Moments(rows.num_tasks)
-    sample = Sample(sample_size(rows))
-    for X, Y in rows.chunks():
-        check_chunk(X.numpy(), "X", count)
-        check_chunk(Y.numpy(), "Y", count)
-        with np.errstate(over="ignore", invalid="ignore"):  # told below
-            moments.add(centred(X, Y).numpy())
-        trace += float(tf.reduce_sum(diagonal(X)))
-        sample.add(X.numpy(), Y.numpy())
-        count += len(X)
-    if not count:
-        raise ValueError("The data has no rows: a tf.data.Dataset must yield them in every pass.")
-    check_ranges(moments.low, moments.high, moments.dtype)
-    return Summary(
-        count,
-        moments.scales(),
-        moments.mean_squares(),
-        positive_or_one(trace / count),
-        sample,
-    )
-
-
-def sample_size(rows: Rows) -> int:
-    """How many rows a summary draws."""
-    return max(1, min(SAMPLE_ROWS, SAMPLE_NUMBERS // (rows.num_inputs + rows.num_tasks)))
-
-
-def check_chunk(array: AnyNDArray, name: str, before: int) -> None:
-    """Raise if an entry is not finite, with its row counted from the beginning of the data."""
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        row, column = bad[0]
-        is_missing = name == "Y" and np.isnan(array[row, column])
-        other = ", or use CoolMTGP, which takes missing targets" if is_missing else ""
-        raise ValueError(
-            f"{name}[{before + row}, {column}] is {array[row, column]}. Every entry must be finite:"
-            f" drop the row or fill the gap{other}."
-        )
-
-
-class Moments:
-    """Mean, variance and range of columns, chunk by chunk (Chan et al. 1979)."""
-
-    def __init__(self, num_columns: int) -> None:
-        self.count = 0
-        self.mean, self.squares = np.zeros(num_columns), np.zeros(num_columns)
-        self.low, self.high = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
-        self.dtype = np.dtype(np.float64)
-
-    def add(self, Y: AnyNDArray) -> None:
-        """Add some rows; `squares` are sums of squared distances from the mean."""
-        self.dtype = Y.dtype
-        mean = np.mean(Y, axis=0, dtype=np.float64)
-        shift, total = mean - self.mean, self.count + len(Y)
-        self.squares += np.sum(np.square(Y - mean), axis=0)
-        self.squares += np.square(shift) * self.count * len(Y) / total
-        self.mean += shift * len(Y) / total
-        self.count = total
-        self.low, self.high = np.minimum(self.low, Y.min(0)), np.maximum(self.high, Y.max(0))
-
-    def scales(self) -> AnyNDArray:
-        """[T], as :func:`gpflow_cool.chain.starting.task_scales` of all rows."""
-        variance = self.squares / self.count
-        constant = is_constant(self.low, self.high, self.dtype)
-        return scales_of_moments(variance, self.mean_squares(), constant)
-
-    def mean_squares(self) -> AnyNDArray:
-        """[T], means of squares."""
-        return self.squares / self.count + np.square(self.mean)
-
-
-class Sample:
-    """
-    Rows drawn at random, without replacement, from a stream of unknown length: each row gets a
-    random number, and the rows with the smallest numbers are kept.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.rng = np.random.default_rng(0)
-        self.keys = np.zeros(0)
-        self.parts: list[AnyNDArray] = []
-
-    def add(self, *parts: AnyNDArray) -> None:
-        """Add some rows, given as arrays of equal length."""
-        keys = self.rng.random(len(parts[0]))
-        if len(self.keys) == self.size:  # most rows of a long stream go no further
-            low = keys < self.keys.max()
-            keys, parts = keys[low], tuple(part[low] for part in parts)
-        keys = np.concatenate([self.keys, keys])
-        if self.parts:
-            parts = tuple(np.concatenate(pair) for pair in zip(self.parts, parts, strict=True))
-        kept = np.sort(np.argsort(keys)[: self.size])
-        self.parts = [part[kept] for part in parts]
-        self.keys = keys[kept]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def smallest(self, count: int) -> list[AnyNDArray]:
-        """So many of the rows, in their order; a larger number of them has those of a smaller."""
-        kept = np.sort(np.argsort(self.keys)[:count])
-        return [part[kept] for part in self.parts]
-
-
 # Sums over rows, on one device or on many -------------------------------------------------------
 
 LOST_WORKER = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
@@ -346,7 +206,6 @@ def sum_over_rows(
 
     :param zero: The sums over no rows.
     :param strategy: Where to compute: every replica sees its shard of the chunks.
-    :raises RuntimeError: If a worker is gone.
     """
 
     def sum_over_shard(num_shards: int, shard: int) -> list[tf.Tensor]:
@@ -355,14 +214,27 @@ def sum_over_rows(
             total = [a + b for a, b in zip(total, function(X, Y), strict=True)]
         return total
 
+    return sum_over_replicas(sum_over_shard, strategy)
+
+
+def sum_over_replicas(
+    function: Callable[[int, int], list[tf.Tensor]], strategy: tf.distribute.Strategy | None
+) -> list[tf.Tensor]:
+    """
+    Sums, over all replicas, of the tensors that a function of their number and of one's own number
+    returns: one all-reduce.
+
+    :raises RuntimeError: If a worker is gone.
+    """
+
     def replica() -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()
         shard = int(tf.get_static_value(context.replica_id_in_sync_group))
-        part = sum_over_shard(context.num_replicas_in_sync, shard)
+        part = function(context.num_replicas_in_sync, shard)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, part)
 
     if strategy is None:
-        return sum_over_shard(1, 0)
+        return function(1, 0)
     try:
         total = strategy.run(replica)
         return [strategy.experimental_local_results(part)[0] for part in total]

@@ -21,9 +21,9 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..chain.likelihood import chain_gradient, contrasts, solve_chain
-from ..chain.spectrum import Spectrum
+from ..chain.spectrum import EPSILON, Spectrum
 from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence, task_basis
-from ..linalg import eigh, triangle
+from ..linalg import eigh, triangle, uses_lapack
 
 
 class Statistics(NamedTuple):
@@ -63,20 +63,28 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     .. math:: Y_r = \mathrm{diag}(\lambda)^{-1/2} E^\top \Psi, \qquad G_0 = \Gamma - Y_r^\top Y_r
 
     A direction that the features do not span has :math:`\lambda = 0`, and its entries of Y_r are 0.
+    With long lengthscales the columns of F differ by orders of magnitude, and short ones may carry
+    the signal: :func:`.linalg.graded_eigh` keeps their digits.
+
+    What may be rounding of the traces counts as slack: the objective stays a lower bound, and is
+    smooth where nothing but rounding is left of the slack.
     """
-    lam, E = eigh(statistics.FF, python_callback=python_callback)
-    spanned = lam > np.finfo(np.float64).eps * tf.cast(tf.size(lam), lam.dtype) * tf.reduce_max(lam)
+    R = float(statistics.FF.shape[0])
+    precision = R * EPSILON**2 if uses_lapack(statistics.FF, python_callback) else EPSILON
+    lam, E = eigh(statistics.FF, python_callback=python_callback, is_graded=True)
+    spanned = lam > precision * R * tf.reduce_max(lam)
     lam = tf.where(spanned, lam, tf.zeros_like(lam))
     root = tf.where(spanned, tf.math.rsqrt(tf.where(spanned, lam, tf.ones_like(lam))), lam)
     Yr = root[:, None] * tf.matmul(E, statistics.FY, transpose_a=True)
+    rounding = 0.5 * R * EPSILON * statistics.trace
     slack = statistics.trace - tf.linalg.trace(statistics.FF)
-    rounding = 1e-14 * statistics.trace
     spectrum = Spectrum(
         lam=lam,
         Yr=Yr,
         G0=statistics.YY - tf.matmul(Yr, Yr, transpose_a=True),
         num_rows=statistics.num_rows,
-        slack=tf.where(slack > rounding, slack, tf.zeros_like(slack)),
+        precision=tf.constant(precision, tf.float64),
+        slack=tf.maximum(slack, tf.zeros_like(slack)) + rounding,
     )
     return Decomposition(E, spectrum)
 

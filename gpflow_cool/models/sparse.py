@@ -19,18 +19,10 @@ from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
 from ..joint.kronecker import JointSolution
 from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
-from ..lowrank.rows import (
-    CHUNK_ROWS,
-    ArrayRows,
-    Chunk,
-    Rows,
-    Summary,
-    check_chunk,
-    make_rows,
-    summarise,
-)
+from ..lowrank.rows import CHUNK_ROWS, ArrayRows, Chunk, Rows, make_rows
 from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
 from ..lowrank.streaming import RowSums
+from ..lowrank.summary import Summary, check_chunk, summarise
 from ..lowrank.summed import SummedRows
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
@@ -105,7 +97,8 @@ class SparseCoolMTGP(ChainModel):
             raise ValueError("The data has no rows: a tf.data.Dataset must yield some.")
         for part, name in zip(first, "XY", strict=True):
             check_chunk(part.numpy(), name, 0)
-        user_data: Any = data if isinstance(rows, ArrayRows) else (None, None)
+        has_names = not isinstance(data, Rows | tf.data.Dataset)
+        user_data: Any = data if has_names else (None, None)
         names = checks.task_names(task_names, user_data, rows.num_tasks)
         super().__init__(first, kernel, mean_function, names)
         self.input_names = input_names(user_data[0])
@@ -117,7 +110,7 @@ class SparseCoolMTGP(ChainModel):
 
     def _take(self, rows: Rows) -> Summary:
         """Make these the rows of the model, if they are as they should be."""
-        summary = summarise(rows, self._centred, self.features.diagonal)
+        summary = summarise(rows, self._centred, self.features.diagonal, self.strategy)
         self._rows = rows
         self._num_rows, self._scales = summary.num_rows, summary.scales
         self._sample = summary.sample

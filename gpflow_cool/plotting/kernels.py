@@ -62,7 +62,7 @@ def plot_relevance(relevance: ArrayLike, names: Sequence[str], ax: "Axes | None"
     ax = own_axes((6.0, 0.6 + 0.28 * len(order))) if ax is None else ax
     ax.barh([str(names[d]) for d in order], values[order], color="C0")
     ax.set_xlim(left=0.0)
-    ax.set_xlabel("part of a function's variance that the input moves")
+    ax.set_xlabel("part of the variance of predictions that the input moves")
     if len(values) > len(order):
         ax.set_title(f"the first {len(order)} of {len(values)} inputs", fontsize="small")
     return ax

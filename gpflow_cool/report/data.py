@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from ..plotting import CALIBRATION_LEVELS, calibration_curves, map_grid
 from ..plotting.cells import predict_cells, unit_ratio
-from ..table.encoding import Coding
+from ..table.learned import codings_of
 from ..table.residuals import standardised_rows
 from .whatif import what_if_document
 
@@ -95,13 +95,6 @@ def report_data(found: Findings) -> dict[str, Any]:
 def varying_inputs(regressor: Any) -> list[int]:
     """Numbers of the inputs that are not constant."""
     return np.flatnonzero(np.isfinite(regressor._inputs.scale)).tolist()
-
-
-def codings_of(regressor: Any) -> tuple[Coding, ...]:
-    """How each column of the user's table becomes inputs of the model."""
-    if regressor._encoding is not None:
-        return tuple(regressor._encoding.codings)
-    return tuple(Coding(name, "number") for name in regressor.encoded_names_)
 
 
 def input_controls(regressor: Any) -> list[dict[str, Any]]:

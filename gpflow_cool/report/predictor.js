@@ -27,6 +27,7 @@ const ofDistance = {
   matern12: (r2) => Math.exp(-Math.sqrt(r2)),
   matern32: (r2) => { const s = Math.sqrt(3 * r2); return (1 + s) * Math.exp(-s); },
   matern52: (r2) => { const s = Math.sqrt(5 * r2); return (1 + s + (5 / 3) * r2) * Math.exp(-s); },
+  laplacian: (sum) => Math.exp(-sum),
   rq: (r2, kernel) => Math.pow(1 + (0.5 * r2) / kernel.alpha, -kernel.alpha),
 };
 
@@ -39,7 +40,9 @@ function covariance(kernel, a, i, b, j) {
   let total = 0;
   for (let n = 0; n < kernel.dims.length; n++) {
     const d = kernel.dims[n], x = a[i + d], y = b[j + d], scale = kernel.scales[n];
-    total += kernel.kind === "linear" ? scale * x * y : ((x - y) / scale) ** 2;
+    if (kernel.kind === "linear") total += scale * x * y;
+    else if (kernel.kind === "laplacian") total += Math.abs((x - y) / scale);
+    else total += ((x - y) / scale) ** 2;
   }
   return kernel.kind === "linear" ? total : kernel.variance * ofDistance[kernel.kind](total, kernel);
 }

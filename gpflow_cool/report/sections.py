@@ -20,6 +20,7 @@ from ..plotting import (
 from ..plotting.kernels import MAX_BARS
 from ..selection.ranking import Candidate
 from ..table.encoding import Coding
+from ..table.learned import relevance_by_name
 from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
     caveat_lines,
@@ -125,7 +126,8 @@ def scores_section(found: Findings) -> str:
     ]
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
     transformed = not regressor._targets.is_linear
-    remarks = heavy_lines(heavy_tails(regressor), transformed)
+    streamed = scores["rows"] < regressor.model_.num_rows
+    remarks = heavy_lines(heavy_tails(regressor), transformed, streamed)
     remarks += poor_lines(scores["targets"], transformed)
     notes = [" ".join(caveat_lines(scores)), *remarks]
     caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)
@@ -291,17 +293,17 @@ def kernel_cells(row: Candidate) -> list[str]:
 
 def relevance_section(found: Findings) -> str:
     """Which inputs matter."""
-    relevance = np.asarray(found.regressor.relevance_)
+    relevance = relevance_by_name(found.regressor)
     if len(relevance) < 2:
         return ""
     figure = new_figure((6.4, 0.8 + 0.26 * min(len(relevance), MAX_BARS)))
-    plot_relevance(relevance, found.regressor.encoded_names_, figure.subplots())
+    plot_relevance(list(relevance.values()), list(relevance), figure.subplots())
     return section(
         "Inputs",
         "Which inputs matter?",
-        "The part of a function's variance that an input moves if it alone is drawn again from the"
-        " data: 0 for an input that does not matter. Inputs that act together count in full for"
-        " each of them.",
+        "The part of the variance of the predictions that moves if one column alone is exchanged"
+        " with that of another row, all targets taken together: 0 for a column that does not"
+        " matter. Columns that act together count in full for each of them.",
         embed(figure, "Relevance of the inputs"),
     )
 

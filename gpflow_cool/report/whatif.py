@@ -24,6 +24,7 @@ from scipy.linalg import solve_triangular
 from ..chain.kernels import kernel_matrix
 from ..joint.kronecker import JointSolution
 from ..joint.missing import ObservedSolution
+from ..laplacian import Laplacian
 from ..lowrank.features import InducingFeatures, choose_inducing_points
 from ..table.transforms import FAR_AWAY, Warping, quadrature
 
@@ -45,13 +46,15 @@ CHECKED_ROWS = 50
 """The error of the page is measured at this many rows, and as many places between them."""
 
 STATIONARY = {
-    "SquaredExponential": "se",
-    "Exponential": "exponential",
-    "Matern12": "matern12",
-    "Matern32": "matern32",
-    "Matern52": "matern52",
-    "RationalQuadratic": "rq",
+    gpflow.kernels.SquaredExponential: "se",
+    gpflow.kernels.Exponential: "exponential",
+    gpflow.kernels.Matern12: "matern12",
+    gpflow.kernels.Matern32: "matern32",
+    gpflow.kernels.Matern52: "matern52",
+    gpflow.kernels.RationalQuadratic: "rq",
+    Laplacian: "laplacian",
 }
+"""Names of kernels in the page."""
 
 
 class PageForm(NamedTuple):
@@ -130,10 +133,10 @@ def kernel_document(kernel: Kernel, num_inputs: int) -> dict[str, Any] | None:
     >>> kernel_document(gpflow.kernels.Matern32(lengthscales=2.0), 1)
     {'kind': 'matern32', 'dims': [0], 'variance': 1.0, 'scales': [2.0]}
     """
-    name = type(kernel).__name__
     if type(kernel) in (gpflow.kernels.Sum, gpflow.kernels.Product):
         parts = [kernel_document(part, num_inputs) for part in kernel.kernels]
-        return None if None in parts else {"kind": name.lower(), "parts": parts}
+        kind = type(kernel).__name__.lower()
+        return None if None in parts else {"kind": kind, "parts": parts}
     if type(kernel) is gpflow.kernels.Constant:
         return {"kind": "constant", "variance": float(kernel.variance.numpy())}
     if not hasattr(kernel, "active_dims"):
@@ -145,15 +148,15 @@ def kernel_document(kernel: Kernel, num_inputs: int) -> dict[str, Any] | None:
     if type(kernel) is gpflow.kernels.Linear:
         variance = np.broadcast_to(kernel.variance.numpy(), len(dims)).tolist()
         return {"kind": "linear", "dims": dims, "scales": variance}
-    if name not in STATIONARY or type(kernel) is not getattr(gpflow.kernels, name):
+    if type(kernel) not in STATIONARY:
         return None
     document = {
-        "kind": STATIONARY[name],
+        "kind": STATIONARY[type(kernel)],
         "dims": dims,
         "variance": float(kernel.variance.numpy()),
         "scales": np.broadcast_to(kernel.lengthscales.numpy(), len(dims)).tolist(),
     }
-    if name == "RationalQuadratic":
+    if type(kernel) is gpflow.kernels.RationalQuadratic:
         document["alpha"] = float(kernel.alpha.numpy())
     return document
 

@@ -21,6 +21,7 @@ from gpflow.utilities import parameter_dict
 
 from ..chain.starting import NoiseFloor
 from ..joint import covariances
+from ..laplacian import Laplacian
 from .folder import Content
 
 CUSTOM = "custom"
@@ -61,7 +62,6 @@ class CustomModule(ValueError):
 
 # Which classes -------------------------------------------------------------------------------
 
-
 STATIONARY = (
     kernels.SquaredExponential,
     kernels.Exponential,
@@ -69,6 +69,7 @@ STATIONARY = (
     kernels.Matern32,
     kernels.Matern52,
     kernels.Cosine,
+    Laplacian,
 )
 
 KERNELS: dict[str, Recipe] = {

@@ -9,11 +9,17 @@ import gpflow
 from gpflow.kernels import Combination, Kernel, Sum
 
 from .. import checks
+from ..laplacian import Laplacian
 
 
 def se_and_linear() -> Kernel:
     """A smooth function on top of a plane through the origin."""
     return gpflow.kernels.SquaredExponential() + gpflow.kernels.Linear()
+
+
+def se_and_laplacian() -> Kernel:
+    """A smooth function and one with corners, of which each may be absent."""
+    return gpflow.kernels.SquaredExponential() + Laplacian()
 
 
 CANDIDATES: dict[str, Callable[[], Kernel]] = {
@@ -23,6 +29,7 @@ CANDIDATES: dict[str, Callable[[], Kernel]] = {
     "matern12": gpflow.kernels.Matern12,
     "rq": gpflow.kernels.RationalQuadratic,
     "se+linear": se_and_linear,
+    "se+laplacian": se_and_laplacian,
     "linear": gpflow.kernels.Linear,
 }
 """What :func:`gpflow_cool.choose_kernel` compares if nothing else is asked for, from simple to less

@@ -109,9 +109,10 @@ def choose_kernel(
     the choice anew in every fold.
 
     :param data: As for :class:`~gpflow_cool.CoolMTGP`; NaN where a target is missing.
-    :param candidates: Names ("se", "matern12", "matern32", "matern52", "rq", "se+linear", "linear")
-        and GPflow kernels in a list, or kernels by names of your own in a dict. All named ones by
-        default. Kernels are copied. They should see inputs of comparable scale: standardise X.
+    :param candidates: Names ("se", "matern12", "matern32", "matern52", "rq", "se+linear",
+        "se+laplacian", "linear") and GPflow kernels in a list, or kernels by names of your own in a
+        dict. All named ones by default. Kernels are copied. They should see inputs of comparable
+        scale: standardise X.
     :param relevance: "shrunk", or "given" for one lengthscale per kernel.
     :param max_rows: Where there are more rows, the choice is made on a random sample of so many,
         and the chosen kernel is then trained on all rows. Where targets are missing, the choice is

@@ -1,75 +1,94 @@
-"""Which inputs matter: how much of a function's variance each of them moves."""
+"""Which inputs matter: how much of the variance of predicted means each of them moves."""
 
-import copy
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, White
 
-from ..chain.kernels import shifted_kernel
+NUM_ROWS = 4096
+"""About so many rows are predicted, besides those of the data."""
 
-TINY = 1e-20
-"""A variance of noise that counts as none."""
+MIN_PAIRS = 64
+"""At least so many pairs of rows exchange each input, where there are as many."""
 
-NUM_ROWS = 32
-"""Rows whose inputs are exchanged with each other; drawn at random where there are more."""
+CONSTANT = 1e-6
+"""Means that vary by less than this part of the targets' variance do not vary."""
 
 
-@check_shapes("X: [N, D]", "return: [D]")
-def input_relevance(kernel: Kernel, X: AnyNDArray, *, seed: int = 0) -> AnyNDArray:
+@check_shapes("X: [N, D]", "scale: [T]")
+def input_relevance(
+    mean: Callable[[AnyNDArray], AnyNDArray],
+    X: AnyNDArray,
+    scale: AnyNDArray,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+) -> AnyNDArray:
     r"""
-    How much of a function's variance one input moves, if it alone is drawn again from the data.
+    How much of the variance of predicted means one input moves, if it alone is exchanged.
 
-    .. math:: r_d = \frac{\mathrm{E} [ (f(x) - f(x'))^2 ]}{\mathrm{E} [ (f(x) - f(x''))^2 ]}, \qquad
-              \mathrm{E} [ (f(x) - f(x'))^2 ] = k(x, x) + k(x', x') - 2 k(x, x')
+    .. math:: r_g = \frac{\mathrm{E} \sum_t (m_t(x) - m_t(x'))^2 / s_t^2}
+                         {\mathrm{E} \sum_t (m_t(x) - m_t(x''))^2 / s_t^2}
 
-    f is a function of the kernel's Gaussian process, x'' is another row, and x' is the row x with
-    the input d of that row: this is the total effect of an input as in an analysis of variance. It
-    is 0 for an input that the kernel does not see, and 1 for one that alone decides everything.
-    Several inputs may be near 1, because they act together.
+    m are the predicted means of the tasks, x and x'' are two rows, and x' is the row x with the
+    input g of the row x'': for inputs that vary independently, this is the total effect of an input
+    in an analysis of variance. It is 0 for an input that does not move any prediction, and 1 for
+    one that alone decides everything. Several inputs may be near 1, because they act together, and
+    above it, if they vary together and their effects cancel. Where means are constant, all are 0.
 
-    >>> from gpflow.kernels import SquaredExponential
-    >>> X = np.random.default_rng(0).normal(size=[50, 2])
-    >>> input_relevance(SquaredExponential(lengthscales=[1.0, 100.0]), X).round(3).tolist()
-    [1.0, 0.0]
+    >>> X = np.indices([2, 2, 2]).reshape(3, -1).T  # all combinations of 0 and 1
+    >>> r = input_relevance(lambda X: 2.0 * X[:, :1] + X[:, 1:2], X, np.ones(1))
+    >>> r.round(2).tolist()
+    [0.8, 0.2, 0.0]
+
+    :param mean: Takes inputs [M, D] to means [M, T].
+    :param X: Rows that exchange their inputs; a sample of them if they are many.
+    :param scale: s, deviations of the targets, in whose units errors are.
+    :param groups: Columns of X that make up one input, for each of them; by default one each.
+    :return: [number of groups].
     """
-    rng, kernel = np.random.default_rng(seed), without_noise(kernel)
-    rows = X if len(X) <= NUM_ROWS else X[rng.choice(len(X), NUM_ROWS, replace=False)]
-    moved, level = np.zeros(X.shape[1]), 0.0
-    for row in rows:
-        changed = exchanged(row, rows)  # [D, n, D]
-        squares = squared_differences(kernel, row, changed.reshape(-1, X.shape[1]))
-        moved += np.mean(squares.reshape(changed.shape[:2]), axis=1)
-        level += float(np.mean(squared_differences(kernel, row, rows)))
-    return np.maximum(moved, 0.0) / level if level > 0 else np.zeros_like(moved)
+    groups = [[d] for d in range(X.shape[1])] if groups is None else groups
+    first, second, rows = row_pairs(len(X), max(MIN_PAIRS, NUM_ROWS // max(1, len(groups))), seed)
+    rows, here = X[rows], mean(X[rows]) / scale
+    level = squares(here[first] - here[second])
+    if len(first) == 0 or level <= CONSTANT * len(first):
+        return np.zeros(len(groups))
+    moved = []
+    at_once = max(1, NUM_ROWS // (2 * len(first)))
+    for n in range(0, len(groups), at_once):
+        some = groups[n : n + at_once]
+        changed = np.concatenate([exchanged(rows[first], rows[second], group) for group in some])
+        there = (mean(changed) / scale).reshape(len(some), len(first), -1)
+        moved += [squares(here[first] - means) for means in there]
+    return np.array(moved) / level
 
 
-@check_shapes("row: [D]", "rows: [n, D]", "return: [n]")
-def squared_differences(kernel: Kernel, row: AnyNDArray, rows: AnyNDArray) -> AnyNDArray:
-    """Expected squares of f(x) - f(x'), for one x and several x'."""
-    here, there, origin = tf.constant(row[None]), tf.constant(rows), tf.constant(row)
-    own, other = (shifted_kernel(kernel, X, full_cov=False, origin=origin) for X in (here, there))
-    return (own + other - 2.0 * shifted_kernel(kernel, here, there, origin=origin)[0]).numpy()
+def row_pairs(num_rows: int, most: int, seed: int) -> tuple[AnyNDArray, AnyNDArray, AnyNDArray]:
+    """
+    Pairs of two different rows, all of them if they are no more than `most`.
+
+    >>> first, second, rows = row_pairs(3, 100, seed=0)
+    >>> sorted(zip(rows[first].tolist(), rows[second].tolist()))
+    [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+
+    :return: Numbers of the first and of the second rows of the pairs among the rows that were drawn
+        at random, and these.
+    """
+    rows = np.random.default_rng(seed).permutation(num_rows)[: most + 1]
+    count = len(rows)
+    pair = np.arange(min(most, count * (count - 1)))
+    first = pair % max(1, count)
+    return first, (first + 1 + pair // max(1, count)) % max(1, count), rows
 
 
-def without_noise(kernel: Kernel) -> Kernel:
-    """The kernel, or a copy of it without its white noise, which no input moves."""
-    if not any(isinstance(part, White) for part in (kernel, *kernel.submodules)):
-        return kernel
-    kernel = copy.deepcopy(kernel)
-    for part in (kernel, *kernel.submodules):
-        if isinstance(part, White):
-            part.variance.assign(TINY)
-    return kernel
+def squares(differences: AnyNDArray) -> float:
+    return float(np.sum(np.square(differences)))
 
 
-@check_shapes("row: [D]", "rows: [n, D]", "return: [D, n, D]")
-def exchanged(row: AnyNDArray, rows: AnyNDArray) -> AnyNDArray:
-    """The row with its input d replaced by that of each of the rows, for every d."""
-    num_inputs = len(row)
-    changed = np.tile(row, (num_inputs, len(rows), 1))
-    inputs = np.arange(num_inputs)
-    changed[inputs, :, inputs] = rows.T
+@check_shapes("x: [P, D]", "other: [P, D]", "return: [P, D]")
+def exchanged(x: AnyNDArray, other: AnyNDArray, columns: Sequence[int]) -> AnyNDArray:
+    """Rows x with some of their columns from other rows."""
+    changed = x.copy()
+    changed[:, list(columns)] = other[:, list(columns)]
     return changed

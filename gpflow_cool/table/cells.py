@@ -26,6 +26,11 @@ MOSTLY = 0.5
 EPOCH = datetime.datetime(1970, 1, 1)
 DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d+):(\d+)(?::(\d+(?:\.\d+)?))?)?")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([T ].*)?")
+LIKE_A_DATE = re.compile(
+    r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})([T ,].*)?|\d{4}([./-])\d{1,2}\4\d{1,2}([T ,].*)?"
+)
+"""Also what cannot be read: 11/12/2026 may be in November or in December."""
 
 
 def kind_of(name: str, cells: Sequence[Any] | NDArray[Any], place: Place) -> str:
@@ -41,6 +46,8 @@ def kind_of(name: str, cells: Sequence[Any] | NDArray[Any], place: Place) -> str
     for kind, read in READERS.items():
         if all_words and all(read(cells[row]) is not None for row in words):
             return kind
+    if all_words:
+        refuse_dates(name, cells, words, place)
     known = sum(number is not None and number == number for number in numbers)
     if known >= MOSTLY * (known + len(words)):
         cell = cells[words[0]]
@@ -51,6 +58,19 @@ def kind_of(name: str, cells: Sequence[Any] | NDArray[Any], place: Place) -> str
             f" (--categorical; pandas: astype('category')).{decimal_comma(cell)}"
         )
     return "category"
+
+
+def refuse_dates(name: str, cells: Any, words: Sequence[int], place: Place) -> None:
+    """Raise if all words of a column look like dates, and one of them cannot be read."""
+    texts = [str(cells[row]).strip() for row in words]
+    if all(map(LIKE_A_DATE.fullmatch, texts)):
+        row = next(row for row in words if to_days(cells[row]) is None)
+        raise TableError(
+            f"{place(row, name)}: {cells[row][:40]!r} looks like a date, but cannot be read. Write"
+            " dates as 2026-03-01 or 01.03.2026, a time behind them as 08:30; or declare the column"
+            " to hold categories (--categorical; pandas: astype('category')), or leave it out"
+            " (--exclude)."
+        )
 
 
 def read_cells(
@@ -83,7 +103,10 @@ def cell_value(row: int, cells: Any, name: str, kind: str, place: Place) -> floa
         return number
     days = READERS[kind](cell) if kind in READERS else None
     if days is None:
-        what = {"date": "a date such as 2026-03-01", "duration": "a duration such as 2 days 03:00"}
+        what = {
+            "date": "a date such as 2026-03-01 or 01.03.2026",
+            "duration": "a duration such as 2 days 03:00",
+        }
         raise TableError(
             f"{place(row, name)}: {str(cell)[:40]!r} is not {what.get(kind, 'a number')}."
             f" Mend the cell, or leave the column out.{decimal_comma(cell)}"
@@ -97,11 +120,13 @@ def to_days(cell: Any) -> float | None:
 
     >>> to_days("1970-01-02"), to_days("1970-01-02 12:00"), to_days("2 January")
     (1.0, 1.5, None)
+    >>> to_days("2.1.1970 12:00"), to_days("1/2/1970")
+    (1.5, None)
     """
     if isinstance(cell, np.datetime64):
         return float((cell - np.datetime64(EPOCH)) / np.timedelta64(1, "D"))
     if isinstance(cell, str):
-        text = cell.strip()
+        text = year_first(cell.strip())
         if not DATE.fullmatch(text):
             return None
         try:
@@ -113,6 +138,20 @@ def to_days(cell: Any) -> float | None:
             cell = cell.astimezone(datetime.timezone.utc).replace(tzinfo=None)
         return (cell - EPOCH) / datetime.timedelta(days=1)
     return float((cell - EPOCH.date()).days) if isinstance(cell, datetime.date) else None
+
+
+def year_first(text: str) -> str:
+    """
+    A date such as 17.11.2026 with the year first; other text as it is.
+
+    >>> year_first("7.11.2026 08:30"), year_first("red")
+    ('2026-11-07 08:30', 'red')
+    """
+    found = DAY_FIRST.fullmatch(text)
+    if found is None:
+        return text
+    day, month, year, time = found.groups()
+    return f"{year}-{month:>02}-{day:>02}{time or ''}"
 
 
 def to_duration(cell: Any) -> float | None:

@@ -91,8 +91,8 @@ class CoolMTGPRegressor(
 
     :param kernel: "auto" takes the best of the kernels that have a name, by leave-one-out, see
         :func:`~gpflow_cool.choose_kernel`. They are "se" (squared exponential), "matern12",
-        "matern32", "matern52", "rq" (rational quadratic), "se+linear" and "linear". Or any GPflow
-        kernel over the columns of X, which is copied and trained as it is.
+        "matern32", "matern52", "rq" (rational quadratic), "se+linear", "se+laplacian" and "linear".
+        Or any GPflow kernel over the columns of X, which is copied and trained as it is.
     :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
         pulled towards a common one; False for one lengthscale; True for free ones (if linear,
         variances), which overfit where rows are few.
@@ -122,7 +122,7 @@ class CoolMTGPRegressor(
     SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
     `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
-    `relevance_` (of each input), `kernel_choice_` (the kernels that were compared, or None).
+    `relevance_` (of each column of X), `kernel_choice_` (the kernels that were compared, or None).
     """
 
     def __init__(

@@ -2,7 +2,8 @@
 Does the coupling pay? Cross-validation of Cool-MTGP beside models that couple the tasks less.
 
 All methods see the same folds, the same kernel and the same standardised columns; scores are in the
-user's units. Missing targets (NaN) are left out of the scores.
+user's units. Where Cool-MTGP chooses its kernel, the others take the one that it has chosen in the
+same fold, and train it. Missing targets (NaN) are left out of the scores.
 """
 
 import copy
@@ -22,11 +23,11 @@ from ..metrics import known_log_densities
 from ..models.competitors import IndependentGPs
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
+from ..selection.choice import PER_INPUT, KernelTable
 from .choices import (
-    AUTO,
+    SHRUNK,
     average_where_possible,
     choose_model,
-    is_free,
     make_kernel,
     train_model,
 )
@@ -72,8 +73,9 @@ class Candidate(NamedTuple):
     """A model to be scored."""
 
     make: Maker
-    kernel: str | Kernel
-    """Copied for every fit; sees standardised inputs."""
+    kernel: str | Kernel | None
+    """Copied for every fit; sees standardised inputs. None for that of the first candidate, which
+    in every fold is trained anew."""
 
     transform: Any = "none"
     """Of the targets, as for the estimator."""
@@ -81,6 +83,14 @@ class Candidate(NamedTuple):
     ard: bool | str | None = None
     """As for the estimator, which then trains the model; None for a kernel that is trained as it
     is."""
+
+
+class Recipe(NamedTuple):
+    """A kernel before training, and how it is trained."""
+
+    kernel: Kernel
+    relevance: str
+    """As for :meth:`gpflow_cool.CoolMTGP.fit`."""
 
 
 def less_coupled(num_tasks: int) -> dict[str, Maker]:
@@ -94,7 +104,7 @@ def less_coupled(num_tasks: int) -> dict[str, Maker]:
 
 def candidates_of(
     kernels: Mapping[str, str | Kernel],
-    shape: tuple[int, int],
+    num_tasks: int,
     learning: str,
     *,
     ard: bool | str | None = None,
@@ -104,17 +114,13 @@ def candidates_of(
 ) -> dict[str, Candidate]:
     """
     What is compared: Cool-MTGP with every kernel, without and with a transform of the targets, and
-    models that couple the tasks less, with the first kernel.
+    models that couple the tasks less, with the first kernel and lengthscales of their own.
 
     :param kernels: By name; the first is that of plain "Cool-MTGP".
-    :param shape: Numbers of inputs and of tasks.
     :param ard: Candidate's `ard`.
     :param inducing: Number of inducing points of Cool-MTGP, 0 for the exact model.
-    :param coupling: Whether the models that couple the tasks less are among them. They have a
-        squared exponential kernel in place of a chosen one, and one lengthscale in place of shrunk
-        ones.
+    :param coupling: Whether the models that couple the tasks less are among them.
     """
-    num_inputs, num_tasks = shape
     names = [f"task_{t}" for t in range(num_tasks)]
     cool = partial(choose_model, inducing=inducing, learning=learning, task_names=names)
     first = next(iter(kernels))
@@ -125,16 +131,9 @@ def candidates_of(
         if transform != "none":
             found[f"{own}, {named(transform)}"] = Candidate(cool, kernel, transform, ard)
     if coupling:
-        plain = plain_kernel(kernels[first], ard, num_inputs)
         others = less_coupled(num_tasks)
-        found |= {name: Candidate(make, plain) for name, make in others.items()}
+        found |= {name: Candidate(make, None) for name, make in others.items()}
     return found
-
-
-def plain_kernel(kernel: str | Kernel, ard: bool | str | None, num_inputs: int) -> Kernel:
-    """The kernel of models that are trained as they are."""
-    name = "se" if isinstance(kernel, str) and kernel == AUTO else kernel
-    return make_kernel(name, ard is not None and is_free(ard), num_inputs)
 
 
 def named(transform: Any) -> str:
@@ -169,7 +168,7 @@ def cross_validate(
     check_folds(folds, len(X))
     parts = list(split_rows(len(X), folds, seed))
     check_trainable(Y, list(map(str, range(Y.shape[1]))), parts)
-    candidates = candidates_of({"": kernel}, (X.shape[1], Y.shape[1]), learning)
+    candidates = candidates_of({"": kernel}, Y.shape[1], learning)
     return score_candidates(X, Y, candidates, parts, progress=progress)
 
 
@@ -199,10 +198,12 @@ def score_candidates(
     names = list(map(str, range(Y.shape[1]))) if names is None else names
     for train, test in parts:
         baseline[test] = np.nanmean(Y[train], axis=0)
+        held = HeldOut(X[train], Y[train], X[test], Y[test], names, encoding)
+        first: Recipe | None = None
         for name, candidate in candidates.items():
             started = time.perf_counter()
-            held = HeldOut(X[train], Y[train], X[test], Y[test], names, encoding)
-            mean[name][test], nlpd[name][test] = predict_held_out(held, candidate)
+            mean[name][test], nlpd[name][test], recipe = predict_held_out(held, candidate, first)
+            first = first or recipe
             seconds[name] += time.perf_counter() - started
             progress(name)
     errors = {name: rmse_of_known(Y, mean[name]) for name in candidates}
@@ -231,12 +232,19 @@ class HeldOut(NamedTuple):
     encoding: Encoding | None
 
 
-def predict_held_out(rows: HeldOut, candidate: Candidate) -> tuple[AnyNDArray, AnyNDArray]:
-    """Mean [M, T] and joint NLPD [M] of the test rows, from a model of the training rows."""
+def predict_held_out(
+    rows: HeldOut, candidate: Candidate, first: Recipe | None
+) -> tuple[AnyNDArray, AnyNDArray, Recipe]:
+    """
+    Mean [M, T] and joint NLPD [M] of the test rows, from a model of the training rows, and its
+    kernel.
+
+    :param first: The kernel of the first candidate.
+    """
     inputs = keep_indicators(scalings(rows.X, rows.Y)[0], rows.encoding)
     Z = inputs.standardised(rows.X)
     targets = learn_warping(Z, rows.Y, candidate.transform, rows.names)
-    model = trained_model(candidate, (Z, targets.standardised(rows.Y)))
+    model, recipe = trained_model(candidate, (Z, targets.standardised(rows.Y)), first)
     if isinstance(model, CoolMTGP):  # as the estimator does
         model = average_where_possible(model, DEFAULT_ORDERS, seed=0)
     predicted = model.predict_y(inputs.standardised(rows.X_test), full_output_cov=True)
@@ -245,19 +253,42 @@ def predict_held_out(rows: HeldOut, candidate: Candidate) -> tuple[AnyNDArray, A
     density = known_log_densities(targets.standardised(rows.Y_test), mean, cov)
     nlpd = -targets.log_density(density, rows.Y_test, known)
     answer = targets.moments(mean, np.diagonal(cov, axis1=1, axis2=2))[0]
-    return answer, np.where(known.any(axis=1), nlpd, np.nan)
+    return answer, np.where(known.any(axis=1), nlpd, np.nan), recipe
 
 
-def trained_model(candidate: Candidate, data: tuple[AnyNDArray, AnyNDArray]) -> Any:
-    """A model of the training rows. A kernel that is to be chosen is chosen anew."""
+def trained_model(
+    candidate: Candidate, data: tuple[AnyNDArray, AnyNDArray], first: Recipe | None
+) -> tuple[Any, Recipe]:
+    """A model of the training rows, and its kernel. One that is to be chosen is chosen anew."""
     make, kernel, _, ard = candidate
-    if ard is not None:
+    if kernel is not None and ard is not None:
         settings: dict[str, Any] = {"restarts": 0, "seed": 0, "verbose": 0}
         inducing = getattr(make, "keywords", {}).get("inducing")
-        return train_model(data, kernel, ard, make, inducing=inducing, **settings).model
-    model = make(data, copy.deepcopy(kernel))
-    fit_or_restart(model)
-    return model
+        trained = train_model(data, kernel, ard, make, inducing=inducing, **settings)
+        return trained.model, recipe_of(kernel, ard, trained.table, data[0].shape[1])
+    recipe = first if kernel is None else Recipe(make_kernel(kernel, False, 1), "given")
+    assert recipe is not None, "The first candidate has a kernel of its own."
+    model = make(data, copy.deepcopy(recipe.kernel))
+    fit_or_restart(model, recipe.relevance)
+    return model, recipe
+
+
+def recipe_of(
+    kernel: str | Kernel, ard: bool | str, table: KernelTable | None, num_inputs: int
+) -> Recipe:
+    """
+    The kernel that :func:`train_model` has trained, as it was before.
+
+    >>> recipe_of("matern52", "shrunk", None, 3).relevance
+    'shrunk'
+
+    :param table: The kernels among which it was chosen, if it was.
+    """
+    if table is None:
+        by_name = isinstance(kernel, str) and ard == SHRUNK
+        return Recipe(make_kernel(kernel, ard, num_inputs), SHRUNK if by_name else "given")
+    relevance = SHRUNK if table.chosen.endswith(PER_INPUT) else "given"
+    return Recipe(make_kernel(table.chosen.removesuffix(PER_INPUT), False, num_inputs), relevance)
 
 
 @check_shapes("Y: [N, T]", "mean: [N, T]", "return: [T]")
@@ -275,17 +306,17 @@ def mean_of_known(values: AnyNDArray) -> AnyNDArray:
     return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
 
 
-def fit_or_restart(model: Any) -> None:
+def fit_or_restart(model: Any, relevance: str) -> None:
     """
     Train; if that fails, train with restarts; if all fail, keep the best parameters seen.
 
     :raises KeyboardInterrupt: If the user ended training: a half-trained model has no score.
     """
     try:
-        trained = model.fit(verbose=0, seed=0)
+        trained = model.fit(verbose=0, seed=0, relevance=relevance)
     except RuntimeError:
         trained = []
         with suppress(RuntimeError):
-            trained = model.fit(verbose=0, restarts=3, seed=0)
+            trained = model.fit(verbose=0, restarts=3, seed=0, relevance=relevance)
     if any(history.interrupted for history in np.atleast_1d(trained)):
         raise KeyboardInterrupt

@@ -53,23 +53,32 @@ def heavy_tails(regressor: Any) -> dict[str, float]:
     return {names[t]: float(kurtosis[t]) for t in np.flatnonzero(heavy)}
 
 
-def heavy_lines(heavy: Mapping[str, float], transformed: bool) -> list[str]:
+SEE_ROWS = "see which rows they are, and whether these are right."
+TRY_TRANSFORM = (
+    "If the targets are skewed, --transform yeo-johnson helps, or log if they are positive"
+    " (target_transform of the estimator): gpflow-cool evaluate --transform yeo-johnson tells"
+    " whether it does."
+)
+
+
+def heavy_lines(heavy: Mapping[str, float], transformed: bool, streamed: bool = False) -> list[str]:
     """
     What to do about residuals with heavy tails.
 
     >>> heavy_lines({}, False)
     []
+
+    :param streamed: Whether rows were read in chunks, which are not transformed.
     """
     if not heavy:
         return []
     shown = listed([f"{name} ({kurtosis:.1f})" for name, kurtosis in heavy.items()])
-    remedy = (
-        "See which rows they are, and whether these are right."
-        if transformed
-        else "If the targets are skewed, --transform yeo-johnson helps, or log if they are positive"
-        " (target_transform of the estimator): gpflow-cool evaluate --transform yeo-johnson tells"
-        " whether it does. Else see which rows they are, and whether these are right."
-    )
+    remedy = SEE_ROWS
+    if streamed:
+        remedy = f"If the targets are skewed, write their logarithms to the files. Else {remedy}"
+    elif not transformed:
+        remedy = f"{TRY_TRANSFORM} Else {remedy}"
+    remedy = remedy[0].upper() + remedy[1:]
     return [
         f"Residuals have heavy tails, so that intervals and densities mislead: {shown}, excess"
         f" kurtosis, which is 0 if they are normal. {remedy}"

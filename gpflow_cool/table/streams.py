@@ -21,15 +21,16 @@ from ..callbacks import in_notebook
 from ..chain.variation import is_constant
 from ..lowrank import DEFAULT_POINTS
 from ..lowrank.features import choose_inducing_points
-from ..lowrank.rows import Chunk, Moments, Rows, Sample
+from ..lowrank.rows import Chunk, Rows
+from ..lowrank.summary import Moments, Sample
 from ..models.sparse import SparseCoolMTGP
-from .choices import Training, choose_model, drawn_seed, train_model
+from .choices import Training, choose_model, drawn_seed, train_model, with_input_names
 from .columns import Scaling, TargetForm
 from .files import TableError
-from .parquet import place_of, stream_columns
+from .parquet import place_of, read_batches, stream_columns
 from .transforms import Transform, Warping
 
-CHUNK_ROWS = 4096
+CHUNK_ROWS = 2048
 SAMPLE_ROWS = 1000
 """Rows with which a kernel is chosen, and its lengthscales are found before all rows are read."""
 
@@ -85,10 +86,7 @@ class StreamRows(Rows):
     def batches(self) -> Iterator[tuple[AnyNDArray, AnyNDArray]]:
         """X and Y of each chunk."""
         names = [*self.columns[0], *self.columns[1]]
-        batches = self.dataset.to_batches(
-            columns=names, batch_size=self.chunk_rows, batch_readahead=2, fragment_readahead=1
-        )
-        for batch in batches:
+        for batch in read_batches(self.dataset, names, self.chunk_rows):
             if batch.num_rows:
                 parts = [as_numbers(column) for column in batch.columns]
                 values = np.stack(parts, axis=1)
@@ -182,6 +180,7 @@ def fit_dataset(
     form = TargetForm("series" if isinstance(targets, str) else "frame", tuple(columns[1]))
     started = train_on_sample(estimator, found.sample, form)
     model = sparse_model(estimator, rows, found.sample, started.model.kernel, form)
+    with_input_names(model, columns[0])
     estimator.history_ = model.fit(
         restarts=estimator.restarts,
         seed=drawn_seed(estimator.random_state) if estimator.restarts else None,

@@ -12,7 +12,13 @@ from gpflow.utilities import parameter_dict
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
 from .columns import in_blocks
-from .learned import choice_sentence, relevance_sentence
+from .learned import (
+    choice_sentence,
+    grid_of,
+    grid_sentence,
+    relevance_by_name,
+    relevance_sentence,
+)
 from .residuals import (
     ObservedAndPredicted,
     heavy_lines,
@@ -28,6 +34,12 @@ NUM_SIGMA = 2.0
 FAR = 0.95
 """A row is far from all training rows if, of every target, more than this part of the function's
 prior variance is left."""
+
+HOW_TO_SCORE = "For scores of rows that training has not seen: gpflow-cool evaluate."
+HOW_TO_SCORE_A_STREAM = (
+    "For scores of rows that training has not seen: train on some of the files, and compare what"
+    " gpflow-cool predict says of another one with its targets."
+)
 
 CAVEAT = (
     "Kernel, covariances and scaling were learnt from all rows, also from the one that is left out."
@@ -189,9 +201,8 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "log_evidence": log_evidence(model),
         "kernel": choice_sentence(regressor.kernel_choice_),
-        "relevance": dict(
-            zip(regressor.encoded_names_, map(float, regressor.relevance_), strict=True)
-        ),
+        "grid": grid_of(regressor),
+        "relevance": relevance_by_name(regressor),
         "leave_one_out": leave_one_out_scores(regressor),
         "heavy_tails": heavy_tails(regressor),
         "transformed": not regressor._targets.is_linear,
@@ -243,16 +254,16 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         f"{through}{how_training_ended(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",
-        *filter(None, [result["kernel"]]),
+        *filter(None, [result["kernel"], grid_sentence(result["grid"])]),
         relevance_sentence(result["relevance"]),
         "",
         f"{who} predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),
         *caveat_lines(result["leave_one_out"]),
-        "For scores of rows that training has not seen: gpflow-cool evaluate.",
+        HOW_TO_SCORE if scored == result["rows"] else HOW_TO_SCORE_A_STREAM,
         "",
         *([untold, ""] if untold else []),
-        *heavy_lines(result["heavy_tails"], result["transformed"]),
+        *heavy_lines(result["heavy_tails"], result["transformed"], scored < result["rows"]),
         *poor_lines(result["leave_one_out"]["targets"], result["transformed"]),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]

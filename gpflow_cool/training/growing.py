@@ -92,11 +92,21 @@ def extrapolated(ends: Sequence[AnyNDArray], sizes: Sequence[int], size: int) ->
 
     >>> extrapolated([np.array([3.0]), np.array([2.5])], [100, 400], 1600)
     array([2.])
+
+    A trend that has become weaker does so again, and one that has turned is none.
+
+    >>> extrapolated([np.array([4.0]), np.array([3.0]), np.array([2.5])], [25, 100, 400], 1600)
+    array([2.25])
     """
     if len(ends) < 2:
         return ends[-1]
     steps = np.log(size / sizes[-1]) / np.log(sizes[-1] / sizes[-2])
-    move = min(1.0, steps) * (ends[-1] - ends[-2])  # a trend does not last for ever
+    last = ends[-1] - ends[-2]
+    if len(ends) > 2:
+        before = ends[-2] - ends[-3]
+        weaker = np.divide(last, before, out=np.ones_like(last), where=before != 0.0)
+        last = last * np.clip(weaker, 0.0, 1.0)
+    move = min(1.0, steps) * last  # a trend does not last for ever
     return np.asarray(ends[-1] + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE))
 
 
@@ -198,14 +208,19 @@ def search(
     *,
     is_first: bool,
 ) -> Outcome:
-    """L-BFGS in coordinates in which the Hessian is near the identity; it adds to the curvature."""
+    """
+    L-BFGS in coordinates in which the Hessian is near the identity; it adds to the curvature.
+
+    :param gain: It ends when a step promises less than this, or less than rounding hides.
+    """
     S = curvature.root()
     scale = 1.0
     if not is_first:  # SciPy's first step has length one: here it is Newton's step
-        gradient = S.T @ vector.gradient(evaluate().gradients)
-        scale = float(np.linalg.norm(gradient))
+        start = evaluate()
+        gain = max(gain, start.rounding)
+        scale = float(np.linalg.norm(S.T @ vector.gradient(start.gradients)))
         if 0.5 * scale**2 < gain:
-            run.record_step(evaluate())
+            run.record_step(start)
             return Outcome(True, f"converged: a step promises less than {gain:g} nats")
     tolerance = scale * float(np.sqrt(2.0 * gain / vector.size))
     unit = scale * S

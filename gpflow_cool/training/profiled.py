@@ -31,7 +31,7 @@ from ..chain.products import (
     outer_product,
 )
 from ..chain.search import Box
-from ..chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
+from ..chain.spectrum import EPSILON, Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from ..chain.starting import chain_start, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
 from ..graphs import compiled
@@ -322,21 +322,23 @@ def sigma2_floor(sigma2: Parameter) -> AnyNDArray:
 
 def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:
     r"""
-    About how much the rounding of the eigenvalues changes the loss.
+    About how much the rounding of the eigenvalues and of the slack changes the loss.
 
     .. math:: \tfrac{1}{2} \sum_t \Big[ \sum_n \log^2 \Big( 1
-              + \frac{b_t u}{b_t \lambda_n + \sigma^2_t} \Big) \Big]^{1/2}, \qquad
+              + \frac{b_t u}{b_t \lambda_n + \sigma^2_t} \Big) \Big]^{1/2}
+              + \tfrac{1}{2} \sum_t \frac{b_t}{\sigma^2_t} \epsilon \, \mathrm{tr} K, \qquad
               u = \epsilon \lambda_{\max}
 
     An eigenvalue is known to u, which moves the log determinant of a task by one of these
-    logarithms; N of them add up like random numbers.
+    logarithms; N of them add up like random numbers. The slack is the difference of two traces.
 
     :param parameters: [T, 2], b and sigma2.
     """
     b, sigma2 = parameters.T
-    unit = spectrum.precision * float(np.max(spectrum.lam))
-    changes = np.log1p(b * unit / (spectrum.lam[:, None] * b + sigma2))  # [R, T]
-    return 0.5 * float(np.sum(np.linalg.norm(changes, axis=0)))
+    changes = np.log1p(b * spectrum.unit / (spectrum.lam[:, None] * b + sigma2))  # [R, T]
+    trace = float(np.sum(spectrum.lam) + spectrum.slack) if spectrum.slack > 0 else 0.0
+    by_slack = float(np.sum(b / sigma2)) * EPSILON * trace
+    return 0.5 * (float(np.sum(np.linalg.norm(changes, axis=0))) + by_slack)
 
 
 def completion_scales(Y: AnyNDArray) -> AnyNDArray:
@@ -355,7 +357,7 @@ def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     """
     kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
     b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
-    useful = spectrum.lam[spectrum.lam > spectrum.rounding]
+    useful = spectrum.useful
     squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
     power = np.maximum(scales, squares / spectrum.num_rows)
     smallest = min(useful.min(), kernel_variance) if len(useful) else np.inf

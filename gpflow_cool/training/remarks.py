@@ -7,7 +7,7 @@ import numpy as np
 
 from ..chain.starting import mean_kernel_diagonal
 from ..chain.variation import is_constant
-from ..lowrank.rows import SAMPLE_ROWS
+from ..lowrank.summary import SAMPLE_ROWS
 from .model import TrainableChain, TrainableModel
 from .vector import lower_bound
 

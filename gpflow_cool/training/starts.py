@@ -10,6 +10,7 @@ from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel, Sum
 
 from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
+from ..laplacian import Laplacian
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
@@ -58,7 +59,8 @@ def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
         parameter = getattr(kernel, "lengthscales", None)
         if isinstance(parameter, Parameter) and parameter.trainable and hasattr(kernel, "slice"):
             columns = kernel.slice(tf.constant(X), None)[0].numpy()
-            found[id(parameter)] = half_median_distance(columns)
+            metric = "cityblock" if isinstance(kernel, Laplacian) else "euclidean"
+            found[id(parameter)] = half_median_distance(columns, metric=metric)
     return found
 
 

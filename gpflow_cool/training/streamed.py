@@ -97,10 +97,16 @@ class StreamedLoss(ProfiledChain):
     def evaluate(self) -> Evaluation:
         """Loss and gradient; it sets b and sigma2 where they are solved for."""
         count = self.rows.num_rows
-        is_small = count is not None and count * self.features.num_features <= KEPT_NUMBERS
-        if is_small and self.sums.strategy is None:
-            return self._evaluate_at_once()
-        return self._evaluate_in_passes()
+        if count is None or self.sums.strategy is not None or count > self.kept_rows:
+            return self._evaluate_in_passes()
+        return self._evaluate_at_once()
+
+    @property
+    def kept_rows(self) -> int:
+        """So many rows stay in memory; of data that does not, a sample of no more than a chunk."""
+        kept = KEPT_NUMBERS // self.features.num_features
+        is_stream = self.model.rows.num_rows is None
+        return min(kept, self.model.rows.chunk_rows) if is_stream else kept
 
     def _evaluate_at_once(self) -> Evaluation:
         X, Y = map(tf.convert_to_tensor, self.rows.arrays())

@@ -6,7 +6,13 @@ import pytest
 import tensorflow as tf
 from gpflow.utilities import multiple_assign, parameter_dict
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
+from gpflow_cool import (
+    CoolMTGP,
+    KroneckerMTGP,
+    Laplacian,
+    SparseCoolMTGP,
+    choose_inducing_points,
+)
 from gpflow_cool.chain.kernels import (
     is_translation_invariant,
     kernel_matrix,
@@ -22,6 +28,7 @@ FAR = [1e8, 1.7e9]
 INVARIANT = {
     "se": lambda: k.SquaredExponential(lengthscales=[1.0, 2.0]),
     "matern12": k.Matern12,
+    "laplacian": lambda: k.SquaredExponential() + Laplacian(lengthscales=[1.0, 2.0]),
     "white": lambda: k.SquaredExponential() + k.White(0.1),
     "periodic": lambda: k.Periodic(k.SquaredExponential(active_dims=[0]), period=4.0),
     "nested": lambda: (k.SquaredExponential() + k.Matern32()) * k.RationalQuadratic(),
@@ -48,6 +55,7 @@ class OwnFunction(k.IsotropicStationary):
     [
         (k.SquaredExponential(), True),
         (k.Cosine(), True),
+        (Laplacian(), True),
         (k.White(), True),
         (k.Periodic(k.Matern12()), True),
         (OwnFunction(), True),

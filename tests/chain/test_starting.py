@@ -120,6 +120,9 @@ def test_half_median_distance_by_a_loop(rng):
         np.sqrt(sum((X[i] - X[j]) ** 2)) for i in range(12) for j in range(i) if any(X[i] != X[j])
     ]
     assert_allclose(half_median_distance(X), 0.5 * np.median(distances), rtol=1e-12)
+    blocks = [sum(abs(X[i] - X[j])) for i in range(12) for j in range(i) if any(X[i] != X[j])]
+    actual = half_median_distance(X, metric="cityblock")
+    assert_allclose(actual, 0.5 * np.median(blocks), rtol=1e-12)
 
 
 @pytest.mark.parametrize("X", [np.ones((1, 2)), np.ones((5, 2)), np.zeros((3, 1))])

@@ -11,6 +11,7 @@ from gpflow.kernels import Constant, Linear, Matern12, Matern32, Matern52, Perio
 from gpflow.kernels import SquaredExponential as SE
 from numpy.testing import assert_allclose
 
+from gpflow_cool import Laplacian
 from gpflow_cool.grid import find_grid, grid_inputs
 from gpflow_cool.grid.kernels import (
     column_groups,
@@ -23,6 +24,7 @@ LENGTHS = [0.5, 1.0, 2.0]
 KERNELS = {
     "isotropic": lambda: SE(variance=1.7, lengthscales=0.8),
     "relevance": lambda: SE(variance=1.7, lengthscales=LENGTHS),
+    "laplacian": lambda: Laplacian(variance=1.7, lengthscales=LENGTHS),
     "product": lambda: Matern52(active_dims=[0, 1], variance=1.3) * Matern12(active_dims=[2]),
     "nested": lambda: (
         Matern32(active_dims=[0]) * Constant(1.4) * (SE(active_dims=[1, 2], lengthscales=[2, 3]))
@@ -148,7 +150,7 @@ def test_a_grid_pays_where_rows_are_many_and_axes_short(rng):
             'engine="grid" needs a kernel that is a product over the axes of X, whose columns are'
             " [0], [1]. Matern12 sees columns of several axes: multiply kernels that see one axis"
             " each, for example Matern52(active_dims=[0]) * Matern52(active_dims=[1])."
-            " SquaredExponential is such a product by itself.",
+            " SquaredExponential and gpflow_cool.Laplacian are such products by themselves.",
         ),
         (
             SE(),

@@ -133,6 +133,9 @@ def test_points_in_chunks(rng, pair, monkeypatch):
     posterior = pair[0].posterior()
     assert_same(posterior.predict_f(Xnew), expected[0])
     assert_same(posterior.predict_f(Xnew, full_cov=True), expected[1])
+    assert_same([posterior.predict_mean(Xnew)], expected[0][:1])
+    batch = Xnew[:6].reshape(2, 3, 3)
+    assert_same([posterior.predict_mean(batch)], [pair[1].posterior().predict_mean(batch)])
 
 
 def test_rows_left_out_known_tasks_and_orders(rng, pair):

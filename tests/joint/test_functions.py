@@ -18,7 +18,7 @@ from gpflow.kernels import (
 )
 from problems import assert_close, assert_moments, random_covariance
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP, Laplacian, SparseCoolMTGP
 from gpflow_cool.joint import fourier
 from gpflow_cool.joint import functions as functions_module
 from gpflow_cool.joint.fourier import prior_features
@@ -32,6 +32,7 @@ KERNELS = {
     "matern52": Matern52(0.8, lengthscales=0.9),
     "exponential": Exponential(1.1, lengthscales=0.8),
     "rational quadratic": RationalQuadratic(1.2, lengthscales=[0.8, 1.6], alpha=0.7),
+    "laplacian": Laplacian(1.2, lengthscales=[0.8, 1.6]),
     "linear": Linear(variance=[0.5, 1.5]),
     "active dims": Matern32(lengthscales=0.5, active_dims=[1]) + Linear(active_dims=[0]),
     "sum": SquaredExponential(lengthscales=2.0) + Constant(0.4) + Linear(0.3),

@@ -53,6 +53,7 @@ def test_moments_in_every_layout(rng, case):
             mean, cov = predict(Xnew, *flags)
             assert_close(mean, expected_mean, rtol=1e-8)
             assert_close(cov, ref.layout(expected_cov, *flags), rtol=1e-8)
+        assert_close(posterior.predict_mean(Xnew), expected_mean, rtol=1e-8)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -147,6 +148,7 @@ def check_all_predictions(posterior, j, rtol):
             assert_close(actual, ref.layout(cov, *flags), rtol)
         density = posterior.predict_log_density(Xnew, Ynew, *flags)
         assert_close(density, ref.log_density(f_mean, y_cov, j.Ynew, *flags), rtol)
+    assert_close(posterior.predict_mean(Xnew), f_mean, rtol)
     known = some_known(j.Ynew)
     for noise in (False, True):
         mean, cov = posterior.predict_given(Xnew, tf.constant(known), noise=noise)

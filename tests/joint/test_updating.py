@@ -48,6 +48,7 @@ def check_against_dense(posterior, X, Y, C, Sigma, Xnew, rtol):
             actual_mean, actual_cov = predict(tf.constant(Xnew), *flags)
             assert_close(actual_mean, mean, rtol)
             assert_close(actual_cov, ref.layout(cov, *flags), rtol)
+        assert_close(posterior.predict_mean(Xnew), mean, rtol)
 
 
 def with_holes(rng, Y):

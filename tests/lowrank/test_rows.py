@@ -6,7 +6,8 @@ import tensorflow as tf
 from problems import assert_close
 
 from gpflow_cool.chain.starting import task_scales
-from gpflow_cool.lowrank.rows import ArrayRows, DatasetRows, make_rows, summarise
+from gpflow_cool.lowrank.rows import ArrayRows, DatasetRows, make_rows
+from gpflow_cool.lowrank.summary import summarise
 
 
 def joined(rows):
@@ -47,8 +48,20 @@ def test_memory_map_is_not_read_as_a_whole(rng, tmp_path):
     assert [len(part[0]) for part in rows.chunks()] == [4, 4, 1]
 
 
+def shared_by(count, monkeypatch):
+    """Let so many replicas share a pass, one after the other."""
+
+    def sum_over_replicas(function, strategy):
+        parts = [function(count, shard) for shard in range(count)]
+        return [tf.add_n(tensors) for tensors in zip(*parts, strict=True)]
+
+    monkeypatch.setattr("gpflow_cool.lowrank.summary.sum_over_replicas", sum_over_replicas)
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 5])
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-def test_summary_equals_that_of_all_rows(rng, chunk_rows):
+def test_summary_equals_that_of_all_rows(rng, monkeypatch, chunk_rows, num_shards):
+    shared_by(num_shards, monkeypatch)
     X = rng.normal(size=(11, 2))
     Y = np.column_stack([3.0 + rng.normal(size=11), np.full(11, 0.7), np.zeros(11)])
     summary = summarise(
@@ -62,7 +75,7 @@ def test_summary_equals_that_of_all_rows(rng, chunk_rows):
 
 
 def test_sample_of_many_rows_is_a_random_one(rng, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.lowrank.rows.SAMPLE_ROWS", 1500)
+    monkeypatch.setattr("gpflow_cool.lowrank.summary.SAMPLE_ROWS", 1500)
     N = 20_000
     X = np.arange(N, dtype=float)[:, None]
     rows = ArrayRows(X, X, 700)
@@ -72,6 +85,24 @@ def test_sample_of_many_rows_is_a_random_one(rng, monkeypatch):
     assert np.all(drawn == targets)
     assert set(summary.sample.smallest(100)[0][:, 0]) < set(drawn)
     assert abs(drawn.mean() - N / 2) < 5 * N / np.sqrt(12 * 1000)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sample_does_not_depend_on_the_number_of_shards(rng, monkeypatch, dtype):
+    monkeypatch.setattr("gpflow_cool.lowrank.summary.SAMPLE_ROWS", 10)
+    rows = ArrayRows(rng.normal(size=(47, 2)), rng.normal(size=(47, 1)), 5)
+    rows.dtype = tf.as_dtype(dtype)
+    samples = []
+    for count in (1, 3, 20):
+        shared_by(count, monkeypatch)
+        samples.append(summarise(rows, lambda X, Y: Y, lambda X: X[:, 0]).sample)
+    for size in (4, 10):
+        for sample in samples:
+            for part, expected in zip(
+                sample.smallest(size), samples[0].smallest(size), strict=True
+            ):
+                assert part.shape[0] == size and part.dtype == dtype
+                assert_close(part, expected, rtol=0)
 
 
 @pytest.mark.parametrize("name, column", [("X", 1), ("Y", 0)])

@@ -1,14 +1,17 @@
 """Float64 beside decimal numbers of 100 digits, where noise is small or inputs are far away."""
 
+from decimal import Decimal
 from typing import NamedTuple
 
 import extended as judge
 import gpflow
 import numpy as np
 import pytest
+from gpflow import set_trainable
 from numpy.testing import assert_allclose
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
+from gpflow_cool.training import streamed
 
 KERNELS = {"se": gpflow.kernels.SquaredExponential, "matern12": gpflow.kernels.Matern12}
 RATIO = 1e9
@@ -105,6 +108,36 @@ def test_bound_with_little_noise(problem):
         )
         actual = model.maximum_log_likelihood_objective()
         assert_allclose(actual, float(expected), rtol=1e-5, err_msg=f"{M} points")
+
+
+@pytest.mark.slow
+def test_bound_with_long_lengthscales(monkeypatch):
+    """
+    The kernel is a polynomial there. Its cubic part carries the signal, and is 1e-14 of the whole.
+    What may be rounding of the traces counts as slack, so that the loss is too high, and by no more
+    than that; its noise between neighbours is what it claims.
+    """
+    monkeypatch.setattr(streamed, "KEPT_NUMBERS", 0)
+    rng, N, M = np.random.default_rng(2), 60, 45
+    X = rng.uniform(-1.0, 1.0, size=(N, 2))
+    F = np.stack([X[:, 0] ** 3 - X[:, 1], X[:, 0] * X[:, 1] ** 2 + X[:, 0] ** 2], axis=1)
+    Y = F + 0.02 * rng.normal(size=(N, 2))
+    sigma2 = np.full(2, 4e-4)
+    kernel, ratio = gpflow.kernels.SquaredExponential(), 2e13
+    model = SparseCoolMTGP((X, Y), kernel, X[:M], b=ratio * sigma2, sigma2=sigma2, chunk_rows=25)
+    set_trainable(model.b, False)
+    set_trainable(model.sigma2, False)
+    loss, x = model.profile(), judge.exact(X)
+    for lengthscale in (20.0, 80.0, 100.0):
+        kernel.lengthscales.assign(lengthscale)
+        evaluation = loss.evaluate()
+        K = judge.kernel("se", x[:M], x, float(kernel.lengthscales.numpy()))
+        bound = judge.bound(K[:, :M], K, Decimal(N), judge.exact(Y), *parameters(model))
+        slack = 0.5 * M * np.finfo(float).eps * N
+        claimed = -float(bound) + ratio * slack  # two tasks, half of the slack each
+        assert_allclose(evaluation.loss, claimed, rtol=0, atol=2 * evaluation.rounding)
+        kernel.lengthscales.assign(lengthscale * (1.0 + 1e-8))
+        assert_allclose(loss.evaluate().loss, evaluation.loss, rtol=0, atol=evaluation.rounding)
 
 
 @pytest.mark.parametrize("offset", [1e4, 1e9, -1.7e9])

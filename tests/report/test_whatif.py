@@ -11,6 +11,7 @@ import quickjs
 from numpy.testing import assert_allclose
 from scipy.special import ndtr
 
+from gpflow_cool.laplacian import Laplacian
 from gpflow_cool.report import whatif
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.transforms import FAR_AWAY, Transform
@@ -25,6 +26,7 @@ KERNELS = {
     "matern52": k.Matern52(lengthscales=1.7),
     "exponential": k.Exponential(lengthscales=0.9),
     "rq": k.RationalQuadratic(lengthscales=[1.0, 2.0, 3.0], alpha=0.7),
+    "laplacian": Laplacian(variance=0.4, lengthscales=[1.0, 2.0, 3.0]),
     "linear": k.Linear(variance=[0.5, 0.2, 0.1]),
     "sum": k.Matern32(active_dims=slice(1, 3)) + k.Linear(variance=0.4, active_dims=[0]),
     "product": k.SquaredExponential(active_dims=[1]) * k.Constant(2.0) + k.Constant(0.3),

@@ -126,6 +126,9 @@ def test_unknown_categories_get_a_word():
         (["1", "2", "high"], "row 2, column 'a': 'high' is not a number, but 2 other cells of"),
         (["1", "2", "inf"], "row 2, column 'a': the number is infinite."),
         (["1", "2", "3,5"], "'3,5' is not a number, .* Write numbers with a decimal point"),
+        (["1.2.2026", "", "11/17/2026"], "row 2, column 'a': '11/17/2026' looks like a date, but"),
+        (["2026-02-30"], "'2026-02-30' looks like a date, .* as 2026-03-01 or 01.03.2026, a time"),
+        (["17.11.26", "18.11.26"], "row 0, .* '17.11.26' looks like a date, .*--categorical"),
         ([f"n{i}" for i in range(11)], "Column 'a' holds 11 different categories in 11 rows, for"),
     ],
 )
@@ -153,6 +156,11 @@ def test_days_of_what_pandas_and_python_hold():
     for cell in (stamp, stamp.to_pydatetime(), stamp.to_datetime64(), "1970-01-02T06:00Z"):
         assert to_days(cell) == 1.25
     assert to_days(datetime.date(1970, 1, 11)) == 10.0 and to_days(3.0) is None
+    assert to_days("03.02.1970") == to_days("3.2.1970") == 33.0 == to_days("1970-02-03")
+    assert to_days("02.01.1970 06:00") == 1.25 and to_days("32.1.1970") is None
+    encoding, found = encoded({"t": ["2.1.1970", "1970-01-03"], "no": ["1/2", "1/3"]})
+    assert encoding.inputs == ["t", "no=1/2", "no=1/3"]
+    assert_array_equal(found.X[:, 0], [1.0, 2.0])
     dates = pd.Series(pd.to_datetime(["1970-01-02 06:00", None]))
     for zone in (None, "UTC"):
         frame = pd.DataFrame({"t": dates.dt.tz_localize(zone)})

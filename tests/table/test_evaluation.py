@@ -7,8 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal, norm
 
 from gpflow_cool.models import CoolMTGP, IndependentGPs
+from gpflow_cool.selection.choice import PER_INPUT, KernelTable
 from gpflow_cool.table import comparison, evaluation
-from gpflow_cool.table.choices import make_kernel
+from gpflow_cool.table.choices import Training, make_kernel
 from gpflow_cool.table.comparison import Gain, gain_over
 from gpflow_cool.table.evaluation import (
     COOL,
@@ -136,9 +137,9 @@ def test_a_failed_fit_is_tried_again():
             self.calls.append(options)
             raise RuntimeError("Training failed")
 
-    evaluation.fit_or_restart(Stubborn())
-    again = {"verbose": 0, "restarts": 3, "seed": 0}
-    assert Stubborn.calls == [{"verbose": 0, "seed": 0}, again]
+    evaluation.fit_or_restart(Stubborn(), "shrunk")
+    once = {"verbose": 0, "seed": 0, "relevance": "shrunk"}
+    assert Stubborn.calls == [once, {**once, "restarts": 3}]
 
 
 def test_an_interrupted_fit_has_no_score():
@@ -151,9 +152,46 @@ def test_an_interrupted_fit_has_no_score():
 
     for stopped in (Stub(True), Stub(False, True)):
         with pytest.raises(KeyboardInterrupt):
-            evaluation.fit_or_restart(stopped)
+            evaluation.fit_or_restart(stopped, "given")
     for trained in (Stub(False), Stub(False, False)):
-        evaluation.fit_or_restart(trained)
+        evaluation.fit_or_restart(trained, "given")
+
+
+@pytest.mark.slow
+def test_others_take_the_kernel_that_was_chosen_in_the_fold(monkeypatch):
+    """Trained anew, with lengthscales of their own."""
+    x, Y = make_data()
+    X = np.hstack([x, x[::-1] ** 2])
+    train, test = np.arange(12), np.arange(12, 18)
+
+    def chooses(data, kernel, ard, make, **_):
+        assert (kernel, ard) == ("auto", "shrunk")
+        model = make(data, gpflow.kernels.Matern32())
+        return Training(model, History({}), KernelTable((), f"matern32{PER_INPUT}", 12))
+
+    monkeypatch.setattr(evaluation, "train_model", chooses)
+    candidates = evaluation.candidates_of({"auto": "auto"}, 2, "hierarchical", ard="shrunk")
+    assert list(candidates) == [COOL, INDEPENDENT, "Std-MT, rank 2"]
+    del candidates["Std-MT, rank 2"]
+    found = evaluation.score_candidates(X, Y, candidates, [(train, test), (test, train)])
+    mx, sx, my, sy = (f(A[train], axis=0) for A in (X, Y) for f in (np.mean, np.std))
+    model = IndependentGPs(((X[train] - mx) / sx, (Y[train] - my) / sy), gpflow.kernels.Matern32())
+    model.fit(verbose=0, relevance="shrunk")
+    mean, var = (part.numpy() for part in model.predict_y((X[test] - mx) / sx))
+    density = norm(mean * sy + my, np.sqrt(var) * sy).logpdf(Y[test]).sum(axis=1)
+    assert_allclose(found[INDEPENDENT].nlpd_rows[test], -density, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ard, relevance, size", [("shrunk", "shrunk", ()), (True, "given", (2,))])
+def test_others_have_a_kernel_that_was_named(ard, relevance, size):
+    recipe = evaluation.recipe_of("matern52", ard, None, 2)
+    assert isinstance(recipe.kernel, gpflow.kernels.Matern52) and recipe.relevance == relevance
+    assert recipe.kernel.lengthscales.shape == size
+    given = gpflow.kernels.SquaredExponential(lengthscales=3.0)
+    recipe = evaluation.recipe_of(given, "shrunk", None, 2)
+    assert recipe.relevance == "given" and recipe.kernel.lengthscales.numpy() == 3.0
+    recipe = evaluation.recipe_of("auto", "shrunk", KernelTable((), "linear", 9), 2)
+    assert isinstance(recipe.kernel, gpflow.kernels.Linear) and recipe.relevance == "given"
 
 
 @pytest.mark.parametrize(

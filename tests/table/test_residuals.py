@@ -31,6 +31,7 @@ def test_a_skewed_target_is_named_with_its_kurtosis(plain, data):
     (line,) = heavy_lines(found, False)
     assert "task_0 (" in line and "--transform yeo-johnson helps" in line
     assert "--transform" not in heavy_lines(found, True)[0]
+    assert "--transform" not in heavy_lines(found, False, streamed=True)[0]
 
 
 def test_the_remedy_works_and_scores_are_of_the_densities(plain, data):

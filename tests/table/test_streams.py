@@ -36,7 +36,7 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     options = {"kernel": "se", "ard": False, "inducing": 12}
     streamed = CoolMTGPRegressor(**options).fit(ds.dataset(path), ["heat", "cold"])
     model = streamed.model_
-    assert model.num_rows == 90
+    assert model.num_rows == 90 and model.input_names == ("a", "b")
     X = np.column_stack([columns["a"], columns["b"]])
     Y = np.column_stack([columns["heat"], columns["cold"]])
     centre, scale = X.mean(axis=0), X.std(axis=0)
@@ -57,6 +57,10 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     actual, std = streamed.predict(pd.DataFrame(names), return_std=True)
     assert_allclose(actual, mean * Y.std(axis=0) + Y.mean(axis=0), rtol=1e-6)
     assert_allclose(std, np.sqrt(var) * Y.std(axis=0), rtol=1e-6)
+    moved = streamed.relevance_
+    assert list(moved.index) == ["a", "b"] and moved["a"] > 0.0
+    streamed.save(path / "model")
+    assert_allclose(load(path / "model").relevance_, moved, rtol=1e-8)
     assert_allclose(again.leave_one_out().log_density, model.leave_one_out().log_density, rtol=1e-6)
 
 
@@ -121,4 +125,6 @@ def test_what_is_known_of_a_sample_is_not_said_of_all_rows(tmp_path, rng):
     said = fit_lines(fit_summary(regressor, tmp_path / "model", 1.0))
     assert said[0].startswith("1100 rows, ")
     assert "1000 rows drawn at random, each predicted from all the others" in "\n".join(said)
+    assert not any("evaluate" in line for line in said)  # it takes one file
+    assert any("compare what gpflow-cool predict says of another one" in line for line in said)
     assert most_surprising(Findings(regressor)) == []
