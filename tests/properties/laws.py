@@ -25,6 +25,7 @@ import tensorflow as tf
 
 import gpflow_cool
 from gpflow_cool import CoolMTGP, CoolMTGPRegressor, IndependentGPs, SparseCoolMTGP
+from gpflow_cool.training.run import TrainingFailed
 
 from .cases import Case, fit, is_stationary, make_data, make_model, new_inputs
 
@@ -565,8 +566,7 @@ def examine(case: Case) -> Examination:
 def refused(error: Exception) -> Examination:
     """A refusal with advice is right; any other exception is a violation."""
     text = str(error)
-    failed = isinstance(error, RuntimeError) and text.startswith("Training failed")
-    if (type(error) is ValueError or failed) and ADVICE.search(text):
+    if type(error) in (ValueError, TrainingFailed) and ADVICE.search(text):
         return Examination([], text)
     return Examination([exception("fit", error)])
 

@@ -135,7 +135,7 @@ def test_an_indefinite_kernel_must_be_told_of():
     "error, law",
     [
         (ValueError("X has 2 rows: pass three."), None),
-        (RuntimeError("Training failed in every one of 1 attempts. Try restarts=5."), None),
+        (laws.TrainingFailed("Training failed in every one of 1 attempts. Try restarts=5."), None),
         (ValueError("operands could not be broadcast"), "fit: ValueError"),
         (RuntimeError("Try again."), "fit: RuntimeError"),
         (np.linalg.LinAlgError("Try again."), "fit: LinAlgError"),
