@@ -264,11 +264,6 @@ def triangle(A: TensorType, *, python_callback: bool = False) -> tf.Tensor:
     return tf.linalg.qr(A).r
 
 
-MORE_JITTER = 1e3
-"""Times the jitter for a difference from a prior that is indefinite with it: where the prior of one
-task is far larger than those of others, so may be the rounding."""
-
-
 @check_shapes("S: [batch..., M, M]", "prior: [batch...]", "return: [batch..., M, M]")
 def cholesky_with_jitter(
     S: TensorType, relative: TensorType | None = None, *, prior: TensorType | None = None
@@ -286,16 +281,14 @@ def cholesky_with_jitter(
     limits = np.finfo(S.dtype.as_numpy_dtype)
     jitter = tf.cast(relative, S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     jitter = tf.maximum(jitter, limits.tiny)  # S may be zero
-    if prior is None:
-        return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
-    rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
-    jitter = tf.maximum(jitter, rounding * tf.cast(prior, S.dtype)[..., None])
+    if prior is not None:
+        rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
+        jitter = tf.maximum(jitter, rounding * tf.cast(prior, S.dtype)[..., None])
     L = tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
-    return tf.cond(
-        tf.reduce_all(tf.math.is_finite(L)),
-        lambda: L,
-        lambda: tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + MORE_JITTER * jitter)),
-    )
+    if prior is None:
+        return L
+    more = tf.linalg.set_diag(S, diagonal + 1e3 * jitter)  # priors that are far apart round more
+    return tf.cond(tf.reduce_all(tf.math.is_finite(L)), lambda: L, lambda: tf.linalg.cholesky(more))
 
 
 @check_shapes("S: [batch..., T, T]", "return: [batch..., T, T]")

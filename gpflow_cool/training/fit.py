@@ -5,6 +5,7 @@ After a fit the parameters are those of the best loss seen, whatever happened on
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,9 @@ from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
 from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined
 from .starts import FEW_ROWS, choose_start, perturb, starting_points, try_other_lengthscales
+
+TENSORFLOW_WORDS = re.compile(r"\{\{.*?\}\}|\s*: Tensor had .*$| \[Op:.*$")
+"""What TensorFlow puts around the message of a check."""
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
@@ -274,7 +278,7 @@ def failure_message(failure: Exception) -> str:
     """What went wrong in one line, without TensorFlow's stack."""
     lines = str(failure).strip().splitlines() or [type(failure).__name__]
     named = (line.split("Error: ", 1)[1] for line in lines if "Error: " in line)  # from Python
-    return next(named, lines[0])[:300]
+    return TENSORFLOW_WORDS.sub("", next(named, lines[0]))[:300].strip()
 
 
 @contextmanager

@@ -16,8 +16,8 @@ class TrainingStopped(Exception):
     """A callback or the user asked training to end."""
 
 
-class TrainingFailed(RuntimeError):
-    """Training has failed in every attempt."""
+class TrainingFailed(RuntimeError, ValueError):
+    """Training has failed in every attempt: these data with these starting values have no loss."""
 
 
 @dataclass(repr=False)

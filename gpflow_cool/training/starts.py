@@ -1,13 +1,13 @@
 """Where a fit starts: lengthscales of the size of the data, and others where those see nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Sum
+from gpflow.kernels import Kernel, Periodic, Sum
 
 from ..chain.laplacian import Laplacian
 from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
@@ -21,6 +21,9 @@ LONG_LENGTHSCALE = 4.0
 
 LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """Times half the median distance: what is tried after training, if that seems worthwhile."""
+
+LONG_PERIOD = 1e4
+"""Times half the median distance: a period that the data do not see."""
 
 FEW_ROWS = 50
 """Up to so many rows it is tried after every fit."""
@@ -138,13 +141,11 @@ def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluat
         maximum with more signal may be out of sight.
     :return: Whether a lower loss was found.
     """
-    lengthscales = trainable_lengthscales(run.model)
-    pairs = zip(run.model.trainable_parameters, centre, strict=True)
-    moved = [(p, value) for p, value in pairs if id(p) in lengthscales]
     lowest, best = run.best_loss - WORTHWHILE, None
-    for factor in LADDER if moved else ():
+    for parameters, values in other_lengthscales(run.model, centre):
         with suppress(*FAILURES):
-            assign_all([p for p, _ in moved], [factor * value for _, value in moved])
+            run.restore_best()
+            assign_all(parameters, values)
             loss = evaluate().loss
             if loss < lowest:
                 lowest, best = loss, snapshot(run.state)
@@ -154,6 +155,39 @@ def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluat
     restore(run.state, best)
     evaluate()  # what is solved for starts from here again
     return True
+
+
+def other_lengthscales(
+    model: TrainableModel, centre: list[AnyNDArray]
+) -> Iterator[tuple[list[Parameter], list[AnyNDArray]]]:
+    r"""
+    Lengthscales in `LADDER`, all of them together; where there are periodic kernels, then the same
+    with a long period.
+
+    The distance :math:`\sin(\pi r / p) / \ell` is :math:`r / (\ell p / \pi)` for a period p far
+    beyond the data: a kernel that need not repeat itself.
+    """
+    lengthscales = trainable_lengthscales(model)
+    pairs = zip(model.trainable_parameters, centre, strict=True)
+    moved = {id(p): (p, value) for p, value in pairs if id(p) in lengthscales}
+    for factor in LADDER if moved else ():
+        parameters, values = zip(*moved.values(), strict=True)
+        yield list(parameters), [factor * value for value in values]
+    periodic = [
+        kernel
+        for kernel in (model.kernel, *model.kernel.submodules)
+        if isinstance(kernel, Periodic) and kernel.period.trainable
+    ]
+    for factor in LADDER if periodic else ():
+        changes = {key: (p, factor * value) for key, (p, value) in moved.items()}
+        for kernel in periodic:
+            key = id(kernel.base_kernel.lengthscales)
+            if key in moved:
+                period = LONG_PERIOD * lengthscales[key]
+                changes[id(kernel.period)] = kernel.period, np.full(kernel.period.shape, period)
+                changes[key] = moved[key][0], changes[key][1] * (np.pi / period)
+        parameters, values = zip(*changes.values(), strict=True)
+        yield list(parameters), list(values)
 
 
 def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:

@@ -106,6 +106,12 @@ def test_a_shift_that_shows(fitted, monkeypatch):
     assert "mean with inputs centred differs" in texts(laws.shift_of_inputs, fitted)
 
 
+def test_squares_of_targets_far_from_zero_are_rounded():
+    Y = np.array([[1.0, 0.0, 1e4], [1.0, 2.0, 1e4 + 2.0]])  # deviations 0, 1 and 1
+    expected = 10 * laws.EPS * (1.0 + (1e4 + 1.0) ** 2)
+    np.testing.assert_allclose(laws.rounding_of_squares(Y), expected, rtol=1e-12)
+
+
 def test_a_loaded_model_that_differs(model, monkeypatch):
     monkeypatch.setattr(laws.gpflow_cool, "load", lambda _: make_model(CASE, make_data(CASE)))
     assert "the mean of the loaded model differs" in " ".join(laws.saving(CASE, model))
@@ -129,7 +135,7 @@ def test_an_indefinite_kernel_must_be_told_of():
     "error, law",
     [
         (ValueError("X has 2 rows: pass three."), None),
-        (RuntimeError("Training failed in every one of 1 attempts. Try restarts=5."), None),
+        (laws.TrainingFailed("Training failed in every one of 1 attempts. Try restarts=5."), None),
         (ValueError("operands could not be broadcast"), "fit: ValueError"),
         (RuntimeError("Try again."), "fit: RuntimeError"),
         (np.linalg.LinAlgError("Try again."), "fit: LinAlgError"),

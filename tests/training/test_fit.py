@@ -18,6 +18,7 @@ from gpflow_cool.callbacks import Callback
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.training import optimizers, starts
+from gpflow_cool.training.fit import failure_message
 from gpflow_cool.training.profiled import ProfiledChain
 
 
@@ -204,7 +205,7 @@ def test_a_kernel_without_a_finite_matrix_is_told(data, optimizer):
     model = CoolMTGP(data, Breaking(1.5), engine="spectral")
     model.kernel.lengthscales.assign(2.0)
     gpflow.set_trainable(model.kernel.lengthscales, False)
-    with pytest.raises(RuntimeError, match="attempt 0: failed: The kernel matrix has entries"):
+    with pytest.raises(ValueError, match="attempt 0: failed: The kernel matrix has entries"):
         model.fit(optimizer, verbose=0)
 
 
@@ -228,6 +229,12 @@ def test_a_model_is_gone_when_nobody_holds_it(data, sparse):
     del model, kernel
     gc.collect()
     assert held() is None
+
+
+def test_a_failure_is_told_without_tensorflows_words():
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tf.debugging.check_numerics(tf.constant(np.nan), "S has no factor: give more noise.")
+    assert failure_message(caught.value) == "S has no factor: give more noise."
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.search import Box, Starts
 from gpflow_cool.chain.terms import task_problems
+from gpflow_cool.training import starts
 from gpflow_cool.training.profiled import ProfiledChain
 from gpflow_cool.training.vector import ParameterVector
 
@@ -326,7 +327,8 @@ def test_isotropic_kernel_at_most_fifteen_decompositions(
     sizes = count_decompositions(monkeypatch)
     history = model.fit(verbose=0)
     assert history.converged
-    assert 2 < len(sizes) <= 15
+    afterwards = len(starts.LADDER) if N <= starts.FEW_ROWS else 0
+    assert 2 < len(sizes) - afterwards <= 15
     with tf.GradientTape() as tape:
         loss = model.training_loss()
     slope = tape.gradient(loss, model.kernel.lengthscales.unconstrained_variable)

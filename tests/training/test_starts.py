@@ -81,3 +81,14 @@ def test_terms_of_a_sum_are_balanced_where_one_is_far_larger():
     assert starts.balanced_variances(kernel.kernels[1], X) == {}
     gpflow.set_trainable(kernel.kernels[1].variance, False)
     assert starts.balanced_variances(kernel, X) == {}
+
+
+def test_a_periodic_kernel_with_a_long_period_is_its_base(rng):
+    X = rng.normal(size=(8, 1)) * 3.0
+    model = CoolMTGP((X, X), gpflow.kernels.Periodic(gpflow.kernels.Matern52()))
+    tried = list(starts.other_lengthscales(model, starts.starting_points(model)))
+    assert len(tried) == 2 * len(starts.LADDER)
+    for factor, (parameters, values) in zip(starts.LADDER, tried[len(tried) // 2 :], strict=True):
+        starts.assign_all(parameters, values)
+        base = gpflow.kernels.Matern52(lengthscales=factor * half_median_distance(X))
+        assert_allclose(model.kernel(X), base(X), atol=1e-6)
