@@ -17,8 +17,9 @@ from gpflow.base import AnyNDArray
 from .search import COARSE, FINE, Box, Starts, highest, search, search_orders
 from .terms import TaskProblems, Terms, task_terms
 
-MAX_STEP, MAX_ITERATIONS = 3.0, 60
-"""Longest Newton step in log b and log sigma2, and how many there may be."""
+MAX_STEP, MAX_ITERATIONS = 3.0, 1000
+"""Longest Newton step in log b and log sigma2, and how many there may be: where K is nearly I, the
+maxima are the end of a bent ridge."""
 
 TOLERANCE, TOLERANCE_OF_ORDERS = 1e-10, 1e-7
 """The last step is not evaluated but expanded: its gain, in nats, times its length is below this.

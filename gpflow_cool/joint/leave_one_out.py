@@ -18,6 +18,10 @@ MAX_NUMBERS = 2**25
 """Covariances of up to so many numbers (256 MB) are one product of matrices."""
 
 
+ALIGNMENT = 64
+"""Bytes; TensorFlow takes memory that starts at a multiple of this as it is."""
+
+
 class LeaveOneOut(NamedTuple):
     """Every row predicted from all the other rows."""
 
@@ -99,17 +103,19 @@ def row_covariances(P: TensorType, variance: TensorType) -> tf.Tensor:
     r"""
     :math:`P \, \mathrm{diag}(v_n) P^\top` of each row n.
 
-    Where they are large, one row after the other goes into an array: a product of all rows would
-    need as much memory again.
+    Where they are large, one row after the other goes into an array that becomes the tensor: a
+    product of all rows, or a copy of the array, would need as much memory again.
     """
     num_rows, num_tasks = variance.shape
     if not tf.executing_eagerly() or num_rows * num_tasks**2 <= MAX_NUMBERS:
         return tf.matmul(P * variance[:, None, :], P, transpose_b=True)
     P, variance = P.numpy(), variance.numpy()
-    cov = np.empty([num_rows, num_tasks, num_tasks], P.dtype)
+    memory = np.empty(num_rows * num_tasks**2 + ALIGNMENT, P.dtype)
+    first = -memory.ctypes.data % ALIGNMENT // memory.itemsize
+    cov = memory[first : first + num_rows * num_tasks**2].reshape([num_rows, num_tasks, num_tasks])
     for row, own in zip(cov, variance, strict=True):
         np.matmul(P * own, P.T, out=row)
-    return tf.convert_to_tensor(cov)
+    return tf.experimental.dlpack.from_dlpack(cov.__dlpack__())
 
 
 def leave_one_out_of_observed(

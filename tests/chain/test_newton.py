@@ -98,6 +98,45 @@ def test_solve_finds_the_best_optimum(rng, N, T, lengthscale, learning):
     assert_close(solution.values, dense, rtol=1e-7)  # noise at its floor: K_x of condition 1e6
 
 
+def brute_force(K, Y, t, learning, lower, upper):
+    """The best value of term t on a dense grid, of which the three best points are polished."""
+
+    def loss(x):
+        value, gradient = dense_term(K, Y, t, *np.exp(x), learning)
+        return -value, -np.exp(x) * gradient
+
+    axes = [np.linspace(low, high, 40) for low, high in zip(lower, upper, strict=True)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    values = np.array([loss(x)[0] for x in points])
+    precise = {"ftol": 1e-15, "gtol": 1e-10}
+    bounds = list(zip(lower, upper, strict=True))
+    starts = points[np.argsort(values)[:3]]
+    return -min(minimize(loss, x, jac=True, bounds=bounds, options=precise).fun for x in starts)
+
+
+DEGENERATE = {
+    "copies": lambda rng, F, E: (F + 0.3 * E)[:, [0, 1, 0, 1]],
+    "noise-free": lambda rng, F, E: F,
+    "all noise": lambda rng, F, E: E,
+    "more tasks than rows": lambda rng, F, E: (F + 0.3 * E)[:3],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learning", LEARNINGS)
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_solve_equals_brute_force(rng, kind, learning):
+    X = rng.normal(size=(10, 2))
+    F, E = np.sin(2.0 * X @ rng.normal(size=(2, 4))), rng.normal(size=(10, 4))
+    Y = DEGENERATE[kind](rng, F, E)
+    Y, K = Y / Y.std(axis=0), ref.squared_exponential(X[: len(Y)], X[: len(Y)], 1.0, 1.0)
+    box = Box(np.log([[1e-5, 1e-4]] * 4), np.log([[1e5, 1e2]] * 4))
+    solution = solve(exact(K, Y), box, learning)
+    for t in range(4):
+        best = brute_force(K, Y, t, learning, box.lower[t], box.upper[t])
+        assert_allclose(solution.values[t], best, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("learning", LEARNINGS)
 def test_solve_with_a_spectrum_of_low_rank(rng, learning):
     X, Y = smooth_targets(rng, 14, 3)
@@ -299,6 +338,18 @@ def test_steps_balance_what_lifts_and_what_lowers_the_parameters(rng, learning):
     alone = -balance(x)[:, 0] / J[:, 0, 0]
     assert_allclose(held[:, 0], np.where(J[:, 0, 0] < 0, alone, 0.0), rtol=1e-6)
     assert not held[:, 1].any()
+
+
+def test_a_kernel_matrix_that_is_nearly_noise():
+    """Only b + sigma2 is known well: the optimum is the end of a long and bent ridge."""
+    rng = np.random.default_rng(4)
+    Q, _ = np.linalg.qr(rng.normal(size=(30, 30)))
+    K = Q @ np.diag(rng.uniform(0.99, 1.01, size=30)) @ Q.T
+    Y = rng.normal(size=(30, 12)) @ (np.eye(12) + 0.5 * rng.normal(size=(12, 12)))
+    Y = Y / Y.std(axis=0)
+    solution = solve(exact(K, Y), boxes(WIDE, 12), "hierarchical")
+    best = dense_optimum(K, Y, 0, "hierarchical", WIDE.lower[0], WIDE.upper[0])
+    assert solution.values[0] > best - 1e-6
 
 
 def test_noise_that_does_not_matter_leads_no_step_astray(rng):
