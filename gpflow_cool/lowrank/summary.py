@@ -19,6 +19,9 @@ from .rows import Rows, sum_over_replicas
 SAMPLE_ROWS, SAMPLE_NUMBERS = 2**16, 2**22
 """At most so many rows, and so many numbers in them (32 MB), are drawn at random in a summary."""
 
+MOST_FOUND = 1.25
+"""So many times the rows of a sample are kept until the smallest are selected, which takes time."""
+
 NOT_DRAWN = 2.0
 """Above the random number of every row."""
 
@@ -136,10 +139,10 @@ def joined_sample(
             part[own] = values[numbers[own]]
         return [tf.constant(part) for part in parts]
 
-    sample = Sample(keys.shape[1])
-    dtype = rows.dtype.as_numpy_dtype
-    sample.parts = [part.numpy().astype(dtype) for part in sum_over_replicas(write, strategy)]
-    sample.keys, sample.places = keys.ravel()[chosen], places.ravel()[chosen]
+    sample, dtype = Sample(keys.shape[1]), rows.dtype.as_numpy_dtype
+    parts = [part.numpy().astype(dtype) for part in sum_over_replicas(write, strategy)]
+    sample.found = [(keys.ravel()[chosen], places.ravel()[chosen], *parts)]
+    sample.num_found = size
     return sample
 
 
@@ -238,8 +241,9 @@ class Sample:
     def __init__(self, size: int, shard: int = 0, num_shards: int = 1) -> None:
         self.size = size
         self.chunk, self.num_shards = shard, num_shards
-        self.keys, self.places = np.zeros(0), np.zeros(0)
-        self.parts: list[AnyNDArray] = []
+        self.below = NOT_DRAWN
+        self.found: list[tuple[AnyNDArray, ...]] = []
+        self.num_found = 0
 
     def add(self, *parts: AnyNDArray) -> None:
         """Add the rows of a chunk, given as arrays of equal length."""
@@ -247,15 +251,39 @@ class Sample:
         keys = np.random.default_rng([0, self.chunk]).random(count)
         places = self.chunk + np.arange(count) / count
         self.chunk += self.num_shards
-        if len(self.keys) == self.size:  # most rows of a long stream go no further
-            low = keys < self.keys.max()
-            keys, places, parts = keys[low], places[low], tuple(part[low] for part in parts)
-        keys, places = np.append(self.keys, keys), np.append(self.places, places)
-        if self.parts:
-            parts = tuple(np.concatenate(pair) for pair in zip(self.parts, parts, strict=True))
-        kept = np.sort(np.argsort(keys)[: self.size])
-        self.parts = [part[kept] for part in parts]
-        self.keys, self.places = keys[kept], places[kept]
+        low = keys < self.below  # most rows of a long stream go no further
+        self.found.append(tuple(part[low] for part in (keys, places, *parts)))
+        self.num_found += int(np.sum(low))
+        if self.num_found > MOST_FOUND * self.size:
+            self.select()
+
+    def select(self) -> None:
+        """Keep the rows with the smallest numbers of those that were found."""
+        if len(self.found) > 1 or self.num_found > self.size:
+            together = [np.concatenate(parts) for parts in zip(*self.found, strict=True)]
+            kept = np.sort(np.argsort(together[0])[: self.size])
+            self.found = [tuple(part[kept] for part in together)]
+            self.num_found = len(kept)
+        if self.num_found == self.size:
+            self.below = float(np.max(self.found[0][0]))
+
+    @property
+    def keys(self) -> AnyNDArray:
+        """The random numbers of the rows."""
+        self.select()
+        return self.found[0][0] if self.found else np.zeros(0)
+
+    @property
+    def places(self) -> AnyNDArray:
+        """Where the rows are in the data: the number of the chunk, and how far they are in it."""
+        self.select()
+        return self.found[0][1] if self.found else np.zeros(0)
+
+    @property
+    def parts(self) -> tuple[AnyNDArray, ...]:
+        """The rows, as arrays of equal length, in their order."""
+        self.select()
+        return self.found[0][2:] if self.found else ()
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -321,18 +321,19 @@ def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:
 
     .. math:: \tfrac{1}{2} \sum_t \Big[ \sum_n \log^2 \Big( 1
               + \frac{b_t u}{b_t \lambda_n + \sigma^2_t} \Big) \Big]^{1/2}
-              + \tfrac{1}{2} \sum_t \frac{b_t}{\sigma^2_t} \epsilon \, \mathrm{tr} K, \qquad
-              u = \epsilon \lambda_{\max}
+              + \tfrac{1}{2} \sum_t \frac{b_t}{\sigma^2_t} \frac{R \epsilon}{2} \mathrm{tr} K,
+              \qquad u = \epsilon \lambda_{\max}
 
     An eigenvalue is known to u, which moves the log determinant of a task by one of these
-    logarithms; N of them add up like random numbers. The slack is the difference of two traces.
+    logarithms; N of them add up like random numbers. The slack is the difference of two traces,
+    one of which has the rounding of K_mm, multiplied by its inverse.
 
     :param parameters: [T, 2], b and sigma2.
     """
     b, sigma2 = parameters.T
     changes = np.log1p(b * spectrum.unit / (spectrum.lam[:, None] * b + sigma2))  # [R, T]
     trace = float(np.sum(spectrum.lam) + spectrum.slack) if spectrum.slack > 0 else 0.0
-    by_slack = float(np.sum(b / sigma2)) * EPSILON * trace
+    by_slack = float(np.sum(b / sigma2)) * 0.5 * float(spectrum.rank) * EPSILON * trace
     return 0.5 * (float(np.sum(np.linalg.norm(changes, axis=0))) + by_slack)
 
 

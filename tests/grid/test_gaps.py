@@ -27,9 +27,9 @@ def gappy_data(rng, num_rows=6, num_columns=5, num_tasks=2):
     return X[order], Y[order]
 
 
-@pytest.fixture(name="pair", scope="module")
-def _pair():
-    data = gappy_data(np.random.default_rng(5))
+@pytest.fixture(name="pair", scope="module", params=[(6, 5), (15, 10)], ids=["30", "150"])
+def _pair(request):
+    data = gappy_data(np.random.default_rng(5), *request.param)
     engines = ("grid", "spectral")
     return [CoolMTGP(data, SE(lengthscales=[0.4, 0.9]), engine=engine) for engine in engines]
 
