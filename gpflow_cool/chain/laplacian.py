@@ -38,7 +38,7 @@ class Laplacian(Stationary):
         if self.ard:
             return self.variance * tf.exp(-city_block_distances(X, X2, rates))
         # One gradient for all columns: it is that of a factor.
-        ones = tf.ones_like(tf.reshape(X, [-1, X.shape[-1]])[0])
+        ones = tf.ones([tf.shape(X)[-1]], self.lengthscales.dtype)
         return self.variance * tf.exp(-rates * city_block_distances(X, X2, ones))
 
 

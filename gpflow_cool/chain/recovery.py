@@ -25,7 +25,7 @@ from .compression import compressed, dual_vectors
 from .likelihood import Chain, solve_chain
 from .newton import InnerSolution, solve_from, solve_orders
 from .search import Box, Starts
-from .spectrum import Spectrum
+from .spectrum import EPSILON, Spectrum
 from .terms import task_problems
 
 MAX_NOISE_RATIO = 3.0
@@ -172,7 +172,8 @@ def monte_carlo_correlation(
     kernel of infinite rank leaves many coordinates at their prior: the correlation then shrinks.
     """
     lam = spectrum.lam
-    inside = tf.cast(lam > spectrum.rounding, lam.dtype)[:, None]
+    precision = tf.maximum(tf.cast(spectrum.precision, lam.dtype), EPSILON)
+    inside = tf.cast(lam > spectrum.rank * precision * tf.reduce_max(lam), lam.dtype)[:, None]
     mean = inside * tf.sqrt(lam)[:, None] * mean_dual_vectors(spectrum, chain.A) * b  # [R, T]
     deviation = inside * tf.sqrt(b * sigma2 * chain.d)
     seeds = np.random.SeedSequence(seed).generate_state(2).astype(np.int64) % 2**31

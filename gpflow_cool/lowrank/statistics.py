@@ -26,6 +26,11 @@ from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence,
 from ..linalg import eigh, triangle, uses_lapack
 
 
+LEAST_EIGENVALUE = 1e-22
+"""Of :math:`F^T F`, relative to the largest one; smaller ones count as zero. An eigenvector is wrong
+by eps towards the others, and Yr by :math:`\\epsilon |Y|` times the root of this ratio: by 2e-5."""
+
+
 class Statistics(NamedTuple):
     """Sums over rows, all in float64."""
 
@@ -64,13 +69,15 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
 
     A direction that the features do not span has :math:`\lambda = 0`, and its entries of Y_r are 0.
     With long lengthscales the columns of F differ by orders of magnitude, and short ones may carry
-    the signal: :func:`.linalg.graded_eigh` keeps their digits.
+    the signal: :func:`.linalg.graded_eigh` keeps their digits, if the columns are far from
+    dependent once they have the same length, as those of whitened inducing points are.
 
     What may be rounding of the traces counts as slack: the objective stays a lower bound, and is
     smooth where nothing but rounding is left of the slack.
     """
     R = float(statistics.FF.shape[0])
-    precision = R * EPSILON**2 if uses_lapack(statistics.FF, python_callback) else EPSILON
+    is_precise = uses_lapack(statistics.FF, python_callback)
+    precision = LEAST_EIGENVALUE / R if is_precise else EPSILON
     lam, E = eigh(statistics.FF, python_callback=python_callback, is_graded=True)
     spanned = lam > precision * R * tf.reduce_max(lam)
     lam = tf.where(spanned, lam, tf.zeros_like(lam))

@@ -4,6 +4,7 @@ nothing.
 """
 
 import numpy as np
+from gpflow.base import AnyNDArray
 
 from ..chain.starting import mean_kernel_diagonal
 from ..chain.variation import is_constant
@@ -20,22 +21,39 @@ NO_SIGNAL = 1e-6
 
 
 def note_of_floor(model: TrainableModel) -> str:
-    """A warning for the history, if the noise of every task has been trained to its lower bound."""
-    if not interpolates(model):
+    """A warning for the history, if the noise of a task has been trained to its lower bound."""
+    at_floor = tasks_at_floor(model)
+    count = int(np.sum(at_floor))
+    if not count:
         return ""
+    if count == len(at_floor):
+        return (
+            "; sigma2 of every task is at its lower bound: the model passes through all targets,"
+            " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
+            " out, or try fewer lengthscales"
+        )
     return (
-        "; sigma2 of every task is at its lower bound: the model passes through all targets, and"
-        " may be far too certain elsewhere unless they have no noise. Score it on rows held out,"
-        " or try fewer lengthscales"
+        f"; sigma2 of {count} of {len(at_floor)} tasks is at its lower bound: given the tasks"
+        " before them, the model is sure of these, and may be far too certain of new rows unless"
+        " that is so. With about as many tasks as rows this is to be expected: score the model on"
+        " rows held out, and use more rows or fewer tasks"
     )
 
 
 def interpolates(model: TrainableModel) -> bool:
     """Whether the noise of every task has been trained to its lower bound."""
+    at_floor = tasks_at_floor(model)
+    return bool(len(at_floor)) and bool(np.all(at_floor))
+
+
+def tasks_at_floor(model: TrainableModel) -> AnyNDArray:
+    """[T], whether the noise of a task has been trained to its lower bound; [0] without one."""
     if not isinstance(model, TrainableChain) or not model.sigma2.trainable:
-        return False
+        return np.zeros(0, bool)
     bound = lower_bound(model.sigma2)
-    return bound is not None and bool(np.all(model.sigma2.numpy() <= AT_FLOOR * bound))
+    if bound is None:
+        return np.zeros(0, bool)
+    return np.asarray(model.sigma2.numpy() <= AT_FLOOR * bound)
 
 
 def note_of_noise(model: TrainableModel) -> str:

@@ -60,6 +60,15 @@ def test_batches(rng):
             assert_allclose(cross[a, :, c], expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("lengthscales", [0.5, [0.5, 2.0]])
+def test_no_rows_and_unknown_shapes(rng, lengthscales):
+    kernel, X = Laplacian(lengthscales=lengthscales), rng.normal(size=[3, 2])
+    assert_array_equal(kernel(X[:0], X), np.zeros([0, 3]))
+    unknown = tf.TensorSpec([None, None], tf.float64)
+    compiled = tf.function(lambda A, B: kernel(A, B), input_signature=[unknown, unknown])
+    assert_allclose(compiled(X, X[:2]), by_loops(X, X[:2], 1.0, lengthscales), rtol=1e-13)
+
+
 def naive(X, Z, rates):
     return tf.reduce_sum(tf.abs(X[:, None] - Z[None]) * rates, axis=-1)
 

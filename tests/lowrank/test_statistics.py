@@ -9,7 +9,7 @@ import reference as ref
 import tensorflow as tf
 from problems import LEARNINGS, assert_close
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.joint.kronecker import spectrum_log_evidence, task_basis
 from gpflow_cool.lowrank.statistics import (
     Statistics,
@@ -222,3 +222,16 @@ def test_evidence_with_a_given_decomposition_equals_dense(rng):
     known = decompose_rows(tf.constant(p.F), tf.constant(p.Y))
     actual = statistics_log_evidence(p.statistics(), C, Sigma, decomposition=known)
     assert_close(actual, ref.log_evidence(p.F @ p.F.T, p.Y, C, Sigma))
+
+
+@pytest.mark.parametrize("N, M, lengthscale", [(400, 50, 3.0), (60, 80, 5.0)])
+def test_profiled_loss_is_the_loss_at_its_parameters_with_long_lengthscales(N, M, lengthscale):
+    """Eigenvectors of tiny eigenvalues hold a part of Y by rounding, and none may be seen as data."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(N, 1))
+    Y = np.hstack([np.sin(4 * X), np.cos(3 * X) + X]) + 0.05 * rng.normal(size=(N, 2))
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=lengthscale)
+    model = SparseCoolMTGP((X, Y - Y.mean(axis=0)), kernel, np.linspace(0, 1, M)[:, None])
+    found = model.profile().evaluate()
+    assert found.rounding < 1.0
+    assert abs(found.loss - float(model.training_loss())) < max(found.rounding, 1e-6)

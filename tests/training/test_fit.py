@@ -382,6 +382,19 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
         assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
 
 
+def test_tasks_that_others_explain_without_noise_are_counted_in_the_history(rng):
+    """Ten rows of eight tasks: the last tasks are sums of the first ones."""
+    X = rng.normal(size=(10, 1))
+    first = rng.normal(size=(10, 3))
+    Y = np.hstack([first, first @ rng.normal(size=(3, 5))])
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
+    message = model.fit(verbose=0).message
+    bound = model.sigma2.transform.forward(np.full(8, -1e9)).numpy()
+    count = np.sum(model.sigma2.numpy() <= 1.01 * bound)
+    assert 0 < count < 8
+    assert f"; sigma2 of {count} of 8 tasks is at its lower bound" in message
+
+
 def test_data_that_teach_nothing_are_told_in_the_history(rng):
     X, Y = rng.normal(size=(5, 1)), np.tile([1.0, 2.0, 0.0], (5, 1))
     Y[:, 0] = [1.0, -0.5, 0.3, -1.2, 0.8]
