@@ -25,10 +25,9 @@ from ..chain.spectrum import EPSILON, Spectrum
 from ..joint.kronecker import spectrum_evidence_gradient, spectrum_log_evidence, task_basis
 from ..linalg import eigh, triangle, uses_lapack
 
-
 LEAST_EIGENVALUE = 1e-22
-"""Of :math:`F^T F`, relative to the largest one; smaller ones count as zero. An eigenvector is wrong
-by eps towards the others, and Yr by :math:`\\epsilon |Y|` times the root of this ratio: by 2e-5."""
+"""Of F^T F, relative to the largest one; smaller ones count as zero. An eigenvector is wrong by eps
+towards the others, and Yr by eps |Y| over the root of this ratio: by 2e-5 of |Y|."""
 
 
 class Statistics(NamedTuple):

@@ -27,6 +27,7 @@ EPOCH = datetime.datetime(1970, 1, 1)
 DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d+):(\d+)(?::(\d+(?:\.\d+)?))?)?")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})([T ].*)?")
+YEAR_FIRST = re.compile(r"(\d{4})[./](\d{1,2})[./](\d{1,2})([T ].*)?")
 LIKE_A_DATE = re.compile(
     r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})([T ,].*)?|\d{4}([./-])\d{1,2}\4\d{1,2}([T ,].*)?"
 )
@@ -142,15 +143,17 @@ def to_days(cell: Any) -> float | None:
 
 def year_first(text: str) -> str:
     """
-    A date such as 17.11.2026 with the year first; other text as it is.
+    A date such as 17.11.2026 or 2026/11/17 as 2026-11-17; other text as it is.
 
-    >>> year_first("7.11.2026 08:30"), year_first("red")
-    ('2026-11-07 08:30', 'red')
+    >>> year_first("7.11.2026 08:30"), year_first("2026/11/7"), year_first("red")
+    ('2026-11-07 08:30', '2026-11-07', 'red')
     """
-    found = DAY_FIRST.fullmatch(text)
-    if found is None:
+    if found := DAY_FIRST.fullmatch(text):
+        day, month, year, time = found.groups()
+    elif found := YEAR_FIRST.fullmatch(text):
+        year, month, day, time = found.groups()
+    else:
         return text
-    day, month, year, time = found.groups()
     return f"{year}-{month:>02}-{day:>02}{time or ''}"
 
 

@@ -249,8 +249,9 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
     untold = untold_sentence(result["never_measured_together"])
     scored = result["leave_one_out"]["rows"]
     who = "Every row" if scored == result["rows"] else f"{scored} rows drawn at random, each"
+    steps = "1 step" if result["steps"] == 1 else f"{result['steps']} steps"
     return [
-        f"{result['rows']} rows, {result['steps']} steps in {result['seconds']:.1f} s"
+        f"{result['rows']} rows, {steps} in {result['seconds']:.1f} s"
         f"{through}{how_training_ended(result['converged'], result['message'])}",
         f"inputs:  {listed(result['inputs'])}",
         f"targets: {listed(result['targets'])}",

@@ -226,7 +226,7 @@ def test_evidence_with_a_given_decomposition_equals_dense(rng):
 
 @pytest.mark.parametrize("N, M, lengthscale", [(400, 50, 3.0), (60, 80, 5.0)])
 def test_profiled_loss_is_the_loss_at_its_parameters_with_long_lengthscales(N, M, lengthscale):
-    """Eigenvectors of tiny eigenvalues hold a part of Y by rounding, and none may be seen as data."""
+    """Eigenvectors of tiny eigenvalues hold a part of Y by rounding alone."""
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(N, 1))
     Y = np.hstack([np.sin(4 * X), np.cos(3 * X) + X]) + 0.05 * rng.normal(size=(N, 2))
