@@ -270,7 +270,7 @@ def may_try_others(run: Run, optimizer: Optimizer) -> bool:
     run.restore_best()
     if not optimizer.trains_kernel or optimizer.prepare is not None:
         return False
-    few = optimizer.evaluate_anew is not None and len(run.model.data[0]) <= FEW_ROWS
+    few = optimizer.evaluate_anew is not None and len(run.model.data[0].numpy()) <= FEW_ROWS
     return few or is_all_noise(run.model)
 
 
