@@ -71,6 +71,8 @@ def test_variables_grow(rng):
     assert_close(data[1], Y)
     expected = CoolMTGP((X, Y), kernel(), b=1.0, sigma2=0.1)
     assert_close(model.predict_f(X)[0], expected.predict_f(X)[0])
+    before = float(model.training_loss())
+    assert model.fit(verbose=0).converged and float(model.training_loss()) < before
     with pytest.raises(ValueError, match="Y is a tf.Variable, which must not have NaN"):
         model.add_rows(X[:1], [[np.nan, 1.0]])
     assert model.num_rows == 12
