@@ -26,7 +26,7 @@ callbacks  monitoring  coregion
 training/   model  run  relevance  vector  remarks  lbfgs  starts  growing  profiled  streamed  em
             optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
-selection/  candidates  relevance  ranking  choice
+selection/  candidates  relevance  ranking  comparison  choice
 table/      arff  costs  columns  files  parquet  folds  cells  encoding  inputs  transforms
             choices  training_rows  streams  places  intervals  learned  estimator  evaluation
             comparison  residuals  summary

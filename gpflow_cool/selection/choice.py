@@ -2,9 +2,7 @@
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +15,16 @@ from .. import checks
 from ..models.cool import CoolMTGP
 from ..training.relevance import (
     RELEVANCE,
-    kernels_with_lengthscales,
+    free_lengthscales,
+    freed_parameters,
     prior_around,
     prior_cost,
     share_lengthscales,
 )
-from ..training.remarks import interpolates
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
-from .ranking import Candidate, Trained, best_of, charged, is_better
+from .comparison import compare, failed, scored, uninterrupted
+from .ranking import Candidate, Trained, best_of, is_better
 
 MAX_ROWS = 1000
 """Beyond this many rows the choice is made on a sample of them."""
@@ -183,7 +182,7 @@ def choose(
     if len(rows) < len(X) or train_again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
         history = train_from(model, best.model.kernel, options)
-    elif freed is None:  # nobody has seen its training
+    elif chosen is best:  # so far it was trained roughly, and nobody has seen it
         history = train_from(model, best.model.kernel, options)
     ranked = sorted((item.row for item in trained), key=lambda row: -row.log_density)
     table = KernelTable(tuple(ranked), chosen.row.name, len(rows))
@@ -215,88 +214,24 @@ def progress(verbose: int) -> Any:
     return tqdm(unit="kernel", leave=False, disable=None if verbose else True)
 
 
-def compare(
-    kernels: dict[str, Kernel], make: Callable[[Kernel], Any], seed: int | None, bar: Any
-) -> list[Trained]:
-    """Fit every kernel and score it; one that fails is named with its reason."""
-    trained = []
-    bar.reset(len(kernels))
-    for number, (name, kernel) in enumerate(kernels.items()):
-        bar.set_description(name)
-        # What there is to warn of in the data is the same for every kernel.
-        with warnings.catch_warnings() if number else nullcontext():
-            if number:
-                warnings.simplefilter("ignore")
-            trained.append(fit_and_score(name, kernel, make, seed))
-        bar.update()
-    return trained
-
-
-def fit_and_score(
-    name: str, kernel: Kernel, make: Callable[[Kernel], Any], seed: int | None
-) -> Trained:
-    """Fit a model with a kernel, and score it by leave-one-out; or tell why that failed."""
-    started = time.perf_counter()
-    try:
-        model = make(kernel)
-        history = uninterrupted(model.fit(seed=seed, verbose=0))
-        return scored(name, model, history, started)
-    except (ValueError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
-        return failed(name, started, error)
-
-
-def uninterrupted(history: History) -> History:
-    """The history, unless the user has ended training: a half-trained model has no score."""
-    if history.interrupted:
-        raise KeyboardInterrupt(history.message)
-    return history
-
-
-def failed(name: str, started: float, error: Exception) -> Trained:
-    """The row of the table for a kernel that could not be fitted."""
-    seconds = time.perf_counter() - started
-    return Trained(Candidate(name, -np.inf, np.nan, np.nan, 0, seconds, str(error)), failure=error)
-
-
-def scored(name: str, model: Any, history: History, started: float) -> Trained:
-    """A trained model with its scores."""
-    left_out = model.leave_one_out()
-    densities = left_out.log_density.numpy()
-    if not np.isfinite(densities).all():
-        raise FloatingPointError("a leave-one-out density is not finite")
-    squares = np.square(left_out.mean.numpy() - model.data[1].numpy())
-    num_parameters = sum(int(np.size(p)) for p in model.trainable_parameters)
-    log_evidence = float(model.log_marginal_likelihood())
-    # Where targets are missing the objective is of completed ones, which no two kernels share.
-    is_complete = model.observed is None
-    objective = float(model.maximum_log_likelihood_objective()) if is_complete else log_evidence
-    row = Candidate(
-        name,
-        log_density=float(np.mean(densities)),
-        rmse=float(np.mean(np.sqrt(np.nanmean(squares, axis=0)))),
-        log_evidence=log_evidence,
-        num_parameters=num_parameters,
-        seconds=time.perf_counter() - started,
-        score=charged(objective, num_parameters, len(densities)),
-        interpolates=interpolates(model),
-    )
-    return Trained(row, model, history, densities, objective=objective)
-
-
 def with_relevance(
     best: Trained, make: Maker, data: RegressionData, options: dict[str, Any]
 ) -> Trained | None:
     """The best candidate with one lengthscale per input; None where no kernel has several."""
-    if data[0].shape[1] < 2 or not kernels_with_lengthscales(best.model.kernel):
+    kernel = copy.deepcopy(best.model.kernel)
+    freed = free_lengthscales(kernel, data[0].shape[1])
+    if not freed:
         return None
     name, started = best.row.name + PER_INPUT, time.perf_counter()
-    model = make(data, copy.deepcopy(best.model.kernel))
+    model = make(data, kernel)
     try:
-        history = uninterrupted(model.fit(relevance="shrunk", **options))
-        freed = scored(name, model, history, started)
-        return freed._replace(row=freed.row._replace(score=None))
+        result = scored(name, model, uninterrupted(model.fit(**options)), started)
+        return result._replace(row=result.row._replace(score=None))
     except (TrainingFailed, ArithmeticError) as error:
         return failed(name, started, error)
+    finally:
+        for parameter in freed:
+            parameter.prior = None
 
 
 def pays(freed: Trained, best: Trained) -> bool:
@@ -313,19 +248,14 @@ def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:
 
     :param common: The kernel with one lengthscale for all inputs.
     """
-    parts = kernels_with_lengthscales(model.kernel), kernels_with_lengthscales(common)
-    freed = [
-        (part.lengthscales, shared.lengthscales)
-        for part, shared in zip(*parts, strict=True)
-        if part.lengthscales.shape.rank > shared.lengthscales.shape.rank
-    ]
-    for lengthscales, centre in freed:
-        lengthscales.prior = prior_around(centre.numpy())
+    freed = freed_parameters(model.kernel, common)
+    for parameter, centre in freed:
+        parameter.prior = prior_around(centre)
     try:
         return uninterrupted(model.fit(**options))
     finally:
-        for lengthscales, _ in freed:
-            lengthscales.prior = None
+        for parameter, _ in freed:
+            parameter.prior = None
 
 
 def table_lines(table: KernelTable) -> list[str]:

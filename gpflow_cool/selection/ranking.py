@@ -28,10 +28,14 @@ CLEARLY = 2.0
 ROUNDING = 1e-6
 """Differences of log density per row that do not count: one kernel may become another."""
 
-DECIDED = 3.0
-"""Lengthscales per input are taken if the objective gains so many times what the prior takes."""
+DECIDED = 4.0
+"""Lengthscales per input are taken if the objective gains so many times what the prior takes, of
+many rows."""
 
-CLOSER = 0.99
+FEW_ROWS = 10.0
+"""With so many rows it must gain twice as much."""
+
+CLOSER = 0.98
 """Their RMSE by leave-one-out must be at most so many times that of one lengthscale."""
 
 
@@ -107,19 +111,22 @@ def is_clearly_worse(item: Trained, best: Trained) -> bool:
 def is_better(freed: Trained, best: Trained, prior_cost: float) -> bool:
     r"""
     Whether one lengthscale per input is better than one for all: rows are at least as likely, their
-    means are closer to the targets by 1%, and the data decide more than the prior,
+    means are closer to the targets by 2%, and the data decide more than the prior,
 
-    .. math:: J_1 - J_0 \ge 3 P, \qquad P = \sum_d \frac{(\log l_d - \log l_0)^2}{2 \tau^2}
+    .. math:: J_1 - J_0 \ge 4 \left(1 + \frac{10}{N}\right) P, \qquad
+              P = \sum_d \frac{(\log l_d - \log l_0)^2}{2 \tau^2}
 
     with the training objectives :math:`J_0` and :math:`J_1`. If these are quadratic near their
     maximum, with curvature :math:`h_d` by :math:`\log l_d`, then :math:`J_1 - J_0 - P = \sum_d
-    (h_d + 1 / \tau^2) (\log l_d - \log l_0)^2 / 2`: the condition says that :math:`h_d \ge 1 /
-    \tau^2` on average over the lengthscales that moved. Where the data say less than the prior,
-    leave-one-out cannot see that lengthscales follow the noise. It is optimistic, because the
+    (h_d + 1 / \tau^2) (\log l_d - \log l_0)^2 / 2`: with many rows the condition says that
+    :math:`h_d \ge 2 / \tau^2` on average over the lengthscales that moved. Where the data say
+    less, leave-one-out cannot see that lengthscales follow the noise. It is optimistic, because the
     lengthscales have seen the rows: means that are no closer there are farther from new targets.
 
     :param prior_cost: P.
     """
     gain = freed.objective - best.objective
+    assert freed.densities is not None
+    decided = DECIDED * (1.0 + FEW_ROWS / len(freed.densities)) * prior_cost
     as_likely = freed.row.log_density >= best.row.log_density
-    return as_likely and freed.row.rmse <= CLOSER * best.row.rmse and gain >= DECIDED * prior_cost
+    return as_likely and freed.row.rmse <= CLOSER * best.row.rmse and gain >= decided

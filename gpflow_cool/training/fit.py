@@ -185,8 +185,8 @@ def train_shrunk(
     try:
         return joined(first, train(tensorboard))
     finally:
-        for lengthscales in freed:
-            lengthscales.prior = None
+        for parameter in freed:
+            parameter.prior = None
 
 
 def check_built_outside_of_strategies(model: TrainableModel) -> None:

@@ -15,7 +15,7 @@ from gpflow.kernels import Kernel, Stationary
 
 RELEVANCE = ("given", "shrunk")
 
-SPREAD = 0.5
+SPREAD = 1.0
 """tau: the standard deviation of a lengthscale's logarithm around that of the common one."""
 
 
@@ -45,21 +45,29 @@ def share_lengthscales(kernel: Kernel) -> None:
 def free_lengthscales(kernel: Kernel, num_columns: int) -> list[Parameter]:
     """
     Give every kernel inside one lengthscale per input that it sees, with a log-normal prior whose
-    mode is its present, common lengthscale. Return the new parameters; none, where every kernel
-    sees a single input.
+    mode is its present, common lengthscale. Variances of terms of a sum get such a prior as well:
+    otherwise one term may vanish while the lengthscales of the others adapt, and never return.
+
+    :return: The parameters that have a prior now; none, where every kernel sees a single input.
     """
     freed = []
     for part in kernels_with_lengthscales(kernel):
         size = num_active(part, num_columns)
         if size > 1:
-            common = part.lengthscales.numpy()
-            part.lengthscales = Parameter(
-                np.full(size, common),
-                transform=part.lengthscales.transform,
-                prior=prior_around(common),
-            )
-            freed.append(part.lengthscales)
-    return freed
+            common = part.lengthscales
+            part.lengthscales = Parameter(np.full(size, common.numpy()), transform=common.transform)
+            freed.append((part.lengthscales, common.numpy()))
+    if freed:
+        freed += [(variance, variance.numpy()) for variance in trained_variances(kernel)]
+    for parameter, centre in freed:
+        parameter.prior = prior_around(centre)
+    return [parameter for parameter, _ in freed]
+
+
+def trained_variances(kernel: Kernel) -> list[Parameter]:
+    """Variances of kernels inside that are trained, and that have no prior of the user's own."""
+    found = (getattr(part, "variance", None) for part in (kernel, *kernel.submodules))
+    return [p for p in found if isinstance(p, Parameter) and p.trainable and p.prior is None]
 
 
 def num_active(kernel: Kernel, num_columns: int) -> int:
@@ -83,14 +91,24 @@ def prior_around(common: AnyNDArray) -> tfp.distributions.LogNormal:
 def prior_cost(kernel: Kernel, common: Kernel) -> float:
     r"""
     What the prior takes off the objective,
-    :math:`\sum_d (\log l_d - \log l_0)^2 / (2 \tau^2)`.
+    :math:`\sum_d (\log l_d - \log l_0)^2 / (2 \tau^2)`, and the same for variances.
 
     :param common: The same kernel with the common lengthscales :math:`l_0`.
     """
+    moves = [np.log(own.numpy() / centre) for own, centre in freed_parameters(kernel, common)]
+    return float(sum(np.sum(np.square(move)) for move in moves) / (2.0 * SPREAD**2))
+
+
+def freed_parameters(kernel: Kernel, common: Kernel) -> list[tuple[Parameter, AnyNDArray]]:
+    """
+    The parameters to which :func:`free_lengthscales` gives a prior, each with its mode; none, where
+    no kernel has several lengthscales in place of a common one.
+    """
     parts = kernels_with_lengthscales(kernel), kernels_with_lengthscales(common)
-    moves = [
-        np.log(own.lengthscales.numpy() / shared.lengthscales.numpy())
+    freed = [
+        (own.lengthscales, shared.lengthscales.numpy())
         for own, shared in zip(*parts, strict=True)
         if own.lengthscales.shape.rank > shared.lengthscales.shape.rank
     ]
-    return float(sum(np.sum(np.square(move)) for move in moves) / (2.0 * SPREAD**2))
+    variances = zip(trained_variances(kernel), trained_variances(common), strict=True)
+    return freed + [(own, shared.numpy()) for own, shared in variances] if freed else []

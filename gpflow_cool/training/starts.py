@@ -28,7 +28,7 @@ LONG_PERIOD = 1e4
 FEW_ROWS = 50
 """Up to so many rows it is tried after every fit."""
 
-UNBALANCED = 100.0
+UNBALANCED = 10.0
 """Terms of a sum whose mean variances differ by more are tried with equal ones as well."""
 
 WORTHWHILE = 1e-3
