@@ -67,7 +67,7 @@ plt.show()
 # ## Which inputs matter?
 # The kernel that was taken then gets one lengthscale per input,
 #
-# $$ \log l_d \sim N(\log l_0, \tau^2), \qquad \tau = 0.5, $$
+# $$ \log l_d \sim N(\log l_0, \tau^2), \qquad \tau = 1, $$
 #
 # pulled towards the common one $l_0$. An input about which the data say nothing keeps it, one that
 # does not matter gets a longer one. `relevance_` is the part of the variance of the predictions

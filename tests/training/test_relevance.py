@@ -44,11 +44,11 @@ def test_prior_is_normal_in_the_logarithm_with_its_mode_at_the_common_lengthscal
 
 
 def test_cost_of_the_prior_is_the_change_of_its_log_density():
-    common = kernels.Matern32(lengthscales=1.5) + kernels.SquaredExponential(lengthscales=2.0)
+    common = kernels.Matern32(lengthscales=1.5) + kernels.SquaredExponential(0.4, 2.0)
     ell = np.array([0.7, 1.5, 9.0]), np.array([2.0, 4.0])
-    own = kernels.Matern32(lengthscales=ell[0]) + kernels.SquaredExponential(lengthscales=ell[1])
+    own = kernels.Matern32(lengthscales=ell[0]) + kernels.SquaredExponential(0.9, ell[1])
     expected = 0.0
-    for values, centre in zip(ell, [1.5, 2.0], strict=True):
+    for values, centre in zip([*ell, np.array(0.9)], [1.5, 2.0, 0.4], strict=True):
         prior = prior_around(np.array(centre))
         expected += np.sum(prior.log_prob(centre).numpy() - prior.log_prob(values).numpy())
     assert prior_cost(own, common) == pytest.approx(expected)
@@ -62,10 +62,14 @@ def test_which_kernels_are_freed_and_how_many_inputs_they_see():
     some = kernels.Matern52(lengthscales=5.0, active_dims=[0, 2])
     all_of_them = kernels.RationalQuadratic(lengthscales=6.0)
     one = kernels.SquaredExponential(lengthscales=7.0, active_dims=[1])
+    gpflow.set_trainable(one.variance, False)
     kernel = fixed * own + some * all_of_them + one + kernels.Linear()
     assert set(kernels_with_lengthscales(kernel)) == {some, all_of_them, one}
     freed = free_lengthscales(kernel, 4)
-    assert {id(p) for p in freed} == {id(some.lengthscales), id(all_of_them.lengthscales)}
+    variances = [part.variance for part in (fixed, own, some, all_of_them, kernel.kernels[-1])]
+    expected = [some.lengthscales, all_of_them.lengthscales, *variances]
+    assert {id(p) for p in freed} == {id(p) for p in expected}
+    np.testing.assert_allclose([p.prior.mode().numpy() for p in variances], 1.0)
     freed = [some.lengthscales, all_of_them.lengthscales]
     assert [p.numpy().tolist() for p in freed] == [[5.0] * 2, [6.0] * 4]
     np.testing.assert_allclose([p.prior.mode().numpy() for p in freed], [5.0, 6.0])
@@ -101,6 +105,26 @@ def test_fit_reaches_the_optimum_of_the_penalised_objective(data, shrunk):
             other = lengthscales * np.where(np.arange(3) == d, factor, 1.0)
             assert penalised(other) > best
     assert penalised(np.full(3, l0)) > best + 1.0
+
+
+def test_variances_of_a_sum_are_pulled_towards_those_of_the_common_fit(data):
+    def fitted(**options):
+        model = CoolMTGP(data, kernels.Matern32() + kernels.Linear())
+        return model, model.fit(verbose=0, **options)
+
+    (common, _), (model, history) = fitted(), fitted(relevance="shrunk")
+    pairs = [
+        (part, centre)
+        for part, centre in zip(model.kernel.parameters, common.kernel.parameters, strict=True)
+        if part.trainable
+    ]
+    assert [part.shape for part, _ in pairs] == [[3], []]  # and the first variance is one
+    expected = float(model.training_loss())
+    for part, centre in pairs:
+        scale = centre.numpy() * np.exp(SPREAD**2)
+        expected -= scipy.stats.lognorm.logpdf(part.numpy(), SPREAD, scale=scale).sum()
+        assert part.prior is None
+    np.testing.assert_allclose(history.history["loss"][-1], expected, rtol=1e-7)
 
 
 def test_inputs_that_do_not_matter_get_long_lengthscales(shrunk):
