@@ -260,7 +260,7 @@ def failed(name: str, started: float, error: Exception) -> Trained:
 
 def scored(name: str, model: Any, history: History, started: float) -> Trained:
     """A trained model with its scores."""
-    left_out = model.leave_one_out()
+    left_out = model.leave_one_out(full_output_cov=False)
     densities = left_out.log_density.numpy()
     if not np.isfinite(densities).all():
         raise FloatingPointError("a leave-one-out density is not finite")

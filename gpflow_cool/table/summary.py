@@ -50,7 +50,7 @@ CAVEAT = (
 
 def observed_and_predicted(regressor: Any) -> ObservedAndPredicted:
     """Leave-one-out of an estimator as arrays, whatever form its answers have."""
-    rows, (_, Y) = regressor.leave_one_out_, regressor.training_data()
+    rows, (_, Y) = regressor._leave_one_out(return_cov=False), regressor.training_data()
     mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
     return ObservedAndPredicted(Y, mean, std, np.asarray(rows.log_density))
 
