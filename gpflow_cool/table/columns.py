@@ -296,8 +296,11 @@ def in_blocks(
     :param numbers: How many numbers the function computes per row, if these are many.
     """
     size = max(1, min(ROWS_AT_ONCE, MAX_NUMBERS // numbers))
-    blocks = [
-        function(*(tf.constant(part[n : n + size]) for part in parts), **options)
-        for n in range(0, len(parts[0]), size)
-    ]
-    return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]
+    whole: list[AnyNDArray] = []
+    for n in range(0, len(parts[0]), size):
+        found = function(*(tf.constant(part[n : n + size]) for part in parts), **options)
+        if not whole:
+            whole = [np.empty([len(parts[0]), *b.shape[1:]], b.dtype.as_numpy_dtype) for b in found]
+        for array, block in zip(whole, found, strict=True):
+            array[n : n + size] = block
+    return whole

@@ -131,7 +131,7 @@ class TrainingRows:
         check_is_fitted(self, "model_")
         rows = self.model_.leave_one_out(full_output_cov=return_cov)
         index = getattr(self, "_index", None)
-        moments = rows.mean.numpy(), rows.cov.numpy()
+        moments = np.asarray(rows.mean), np.asarray(rows.cov)  # .numpy() would copy them
         mean, std, *covariances = self._answer(*moments, index, True, return_cov)
         cov = covariances[0] if return_cov else None
         _, Y = self.training_data()
