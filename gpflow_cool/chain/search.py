@@ -30,7 +30,7 @@ class Box(NamedTuple):
     lower: AnyNDArray
     upper: AnyNDArray
 
-    def of_tasks(self, order: AnyNDArray) -> "Box":
+    def of_tasks(self, order: Any) -> "Box":
         """The bounds of the tasks in another order, or of some."""
         return Box(self.lower[order], self.upper[order])
 
@@ -48,9 +48,7 @@ class Starts(NamedTuple):
 def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """Maxima of each task on a grid that all tasks share, [P, T], and where they are, [P, T, 2]."""
     grid = Grid(grid_axes(problems, box, spacing), spacing)
-    terms = shared_terms(problems, np.exp(grid.points()))
-    estimates, x = estimate_terms(grid.points(), terms, box, spacing)
-    return grid.maxima(estimates), grid.between(estimates, x)
+    return search_at(problems, None, box, grid, np.ones(len(grid.points()), bool))
 
 
 def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) -> list[Starts]:
@@ -59,26 +57,38 @@ def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) ->
 
     The first order is searched on the whole grid, the others where its tasks have their maxima.
     """
-    first, others = orders[0], orders[1:]
     grid = Grid(grid_axes(problems, box, MIDDLE), MIDDLE)
-    points = grid.points()
-    terms = shared_terms(problems.of_tasks(first), np.exp(points))
-    estimates, x = estimate_terms(points, terms, box.of_tasks(first), MIDDLE)
-    maxima = grid.maxima(estimates)
-    starts = [highest(maxima, grid.between(estimates, x), MARGIN_OF_ORDERS)]
-    if others:
+    maxima, x = search_at(problems, orders[:1], box, grid, np.ones(len(grid.points()), bool))
+    starts = [highest(maxima, x, MARGIN_OF_ORDERS)]
+    if orders[1:]:
         near = grid.neighbours(np.isfinite(maxima).any(axis=1))
-        terms = shared_terms(problems, np.exp(points[near]), others)
-        tasks = np.concatenate(others)
-        found, at = estimate_terms(points[near], terms, box.of_tasks(tasks), MIDDLE)
-        estimates = np.full([len(points), len(tasks)], np.inf)  # unknown: no maximum beside it
-        x = np.zeros([len(points), len(tasks), 2])
-        estimates[near], x[near] = found, at
-        maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[near])
-        at = grid.between(estimates, x)[near]
-        for own in np.split(np.arange(len(tasks)), len(others)):
-            starts.append(highest(maxima[:, own], at[:, own], MARGIN_OF_ORDERS))
+        maxima, x = search_at(problems, orders[1:], box, grid, near)
+        for own in np.split(np.arange(maxima.shape[1]), len(orders) - 1):
+            starts.append(highest(maxima[:, own], x[:, own], MARGIN_OF_ORDERS))
     return starts
+
+
+def search_at(
+    problems: TaskProblems,
+    orders: list[AnyNDArray] | None,
+    box: Box,
+    grid: "Grid",
+    where: AnyNDArray,
+) -> tuple[AnyNDArray, AnyNDArray]:
+    """
+    Maxima on a part of a grid, of the tasks of one order after the other, and where they are.
+
+    :param where: Which points. The highest of them is a maximum, also if a neighbour is not known.
+    """
+    points = grid.points()
+    terms = shared_terms(problems, np.exp(points[where]), orders)
+    tasks = slice(None) if orders is None else np.concatenate(orders)
+    found, at = estimate_terms(points[where], terms, box.of_tasks(tasks), grid.spacing)
+    estimates = np.full([len(points), found.shape[1]], np.inf)  # unknown: no maximum beside it
+    x = np.zeros([*estimates.shape, 2])
+    estimates[where], x[where] = found, at
+    maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[where])
+    return maxima, grid.between(estimates, x)[where]
 
 
 class Grid(NamedTuple):
