@@ -14,7 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from .search import COARSE, FINE, Box, Starts, highest, search, search_orders
+from .search import (
+    COARSE,
+    FINE,
+    MARGIN,
+    MARGIN_PER_ROW,
+    Box,
+    Starts,
+    highest,
+    search,
+    search_orders,
+)
 from .terms import TaskProblems, Terms, task_terms
 
 MAX_STEP, MAX_ITERATIONS = 3.0, 1000
@@ -93,16 +103,16 @@ def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -
         Where the terms have changed much since, the grid is looked at again, a coarse one, and its
         maxima are starts as well where they are higher.
     """
-    num_rows = float(problems.spectrum.num_rows)
+    margin = MARGIN + MARGIN_PER_ROW * float(problems.spectrum.num_rows)
     if last is None:
-        return solve_from(problems, box, highest(*search(problems, box, FINE), num_rows))
+        return solve_from(problems, box, highest(*search(problems, box, FINE), margin))
     present = evaluated(problems, box, last.maxima)
     values = present.best().terms.values
     if np.max(np.abs(values - last.searched)) < MUCH_CHANGE:
         return solution(maximise(problems, box, present))._replace(searched=last.searched)
     maxima, x = search(problems, box, COARSE)
     maxima[maxima <= hoped_for(problems, box, present)] = -np.inf
-    higher = highest(maxima, x, num_rows)
+    higher = highest(maxima, x, margin)
     if len(higher.tasks):
         present = joined(present, evaluated(problems, box, higher))
     return solution(maximise(problems, box, present))

@@ -11,15 +11,15 @@ from gpflow.base import AnyNDArray
 
 from .terms import SharedTerms, TaskProblems, shared_terms
 
-FINE, COARSE = np.log([10.0**0.5, 10.0**0.75]), np.log([10.0, 10.0**1.5])
-"""Distances between points of the grid in log b and log sigma2, for the first search and for those
-that only look whether a task has a better maximum elsewhere."""
+FINE, MIDDLE, COARSE = np.log(10.0) * np.array([[0.25, 0.75], [0.5, 0.75], [1.0, 1.5]])
+"""Distances between points of the grid in log b and log sigma2: for the first search, for orders of
+the tasks, and for searches that only look whether a task has a better maximum elsewhere."""
 
 NUM_STARTS = 3
 """Of so many maxima on the grid Newton's method may start."""
 
 
-MARGIN, MARGIN_PER_ROW = 5.0, 0.02
+MARGIN, MARGIN_PER_ROW, MARGIN_OF_ORDERS = 5.0, 0.02, 2.0
 """A maximum on the grid that is so many nats lower than the task's highest is no start. Of 5462
 random tasks 18 had their optimum at another maximum than the highest, at most 0.8 nats lower."""
 
@@ -30,7 +30,7 @@ class Box(NamedTuple):
     lower: AnyNDArray
     upper: AnyNDArray
 
-    def of_tasks(self, order: AnyNDArray) -> "Box":
+    def of_tasks(self, order: Any) -> "Box":
         """The bounds of the tasks in another order, or of some."""
         return Box(self.lower[order], self.upper[order])
 
@@ -48,9 +48,7 @@ class Starts(NamedTuple):
 def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """Maxima of each task on a grid that all tasks share, [P, T], and where they are, [P, T, 2]."""
     grid = Grid(grid_axes(problems, box, spacing), spacing)
-    terms = shared_terms(problems, np.exp(grid.points()))
-    estimates, x = estimate_terms(grid.points(), terms, box, spacing)
-    return grid.maxima(estimates), grid.between(estimates, x)
+    return search_at(problems, None, box, grid, np.ones(len(grid.points()), bool))
 
 
 def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) -> list[Starts]:
@@ -59,27 +57,38 @@ def search_orders(problems: TaskProblems, orders: list[AnyNDArray], box: Box) ->
 
     The first order is searched on the whole grid, the others where its tasks have their maxima.
     """
-    first, others = orders[0], orders[1:]
-    grid = Grid(grid_axes(problems, box, FINE), FINE)
-    points = grid.points()
-    terms = shared_terms(problems.of_tasks(first), np.exp(points))
-    estimates, x = estimate_terms(points, terms, box.of_tasks(first), FINE)
-    maxima = grid.maxima(estimates)
-    num_rows = float(problems.spectrum.num_rows)
-    starts = [highest(maxima, grid.between(estimates, x), num_rows)]
-    if others:
+    grid = Grid(grid_axes(problems, box, MIDDLE), MIDDLE)
+    maxima, x = search_at(problems, orders[:1], box, grid, np.ones(len(grid.points()), bool))
+    starts = [highest(maxima, x, MARGIN_OF_ORDERS)]
+    if orders[1:]:
         near = grid.neighbours(np.isfinite(maxima).any(axis=1))
-        terms = shared_terms(problems, np.exp(points[near]), others)
-        tasks = np.concatenate(others)
-        found, at = estimate_terms(points[near], terms, box.of_tasks(tasks), FINE)
-        estimates = np.full([len(points), len(tasks)], np.inf)  # unknown: no maximum beside it
-        x = np.zeros([len(points), len(tasks), 2])
-        estimates[near], x[near] = found, at
-        maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[near])
-        at = grid.between(estimates, x)[near]
-        for own in np.split(np.arange(len(tasks)), len(others)):
-            starts.append(highest(maxima[:, own], at[:, own], num_rows))
+        maxima, x = search_at(problems, orders[1:], box, grid, near)
+        for own in np.split(np.arange(maxima.shape[1]), len(orders) - 1):
+            starts.append(highest(maxima[:, own], x[:, own], MARGIN_OF_ORDERS))
     return starts
+
+
+def search_at(
+    problems: TaskProblems,
+    orders: list[AnyNDArray] | None,
+    box: Box,
+    grid: "Grid",
+    where: AnyNDArray,
+) -> tuple[AnyNDArray, AnyNDArray]:
+    """
+    Maxima on a part of a grid, of the tasks of one order after the other, and where they are.
+
+    :param where: Which points. The highest of them is a maximum, also if a neighbour is not known.
+    """
+    points = grid.points()
+    terms = shared_terms(problems, np.exp(points[where]), orders)
+    tasks = slice(None) if orders is None else np.concatenate(orders)
+    found, at = estimate_terms(points[where], terms, box.of_tasks(tasks), grid.spacing)
+    estimates = np.full([len(points), found.shape[1]], np.inf)  # unknown: no maximum beside it
+    x = np.zeros([*estimates.shape, 2])
+    estimates[where], x[where] = found, at
+    maxima = np.where(found == found.max(axis=0), found, grid.maxima(estimates)[where])
+    return maxima, grid.between(estimates, x)[where]
 
 
 class Grid(NamedTuple):
@@ -136,14 +145,16 @@ def estimate_terms(
     Estimates of the terms near points of a grid.
 
     Each point stands for the best size of b and sigma2 within half a cell, see
-    :class:`.SharedTerms`: where rows are many, terms are steep in this direction.
+    :class:`.SharedTerms`: where rows are many, terms are steep in this direction. A point outside
+    the bounds of a task stands for one inside.
 
     :param points: [P, 2].
     :return: The estimates [P, T], and where they hold, [P, T, 2].
     """
     x, reach = points[:, None], 0.5 * spacing[1]
-    low = np.clip(np.max(box.lower - x, axis=2), -reach, 0.0)  # [P, T]
-    high = np.clip(np.min(box.upper - x, axis=2), 0.0, reach)
+    low, high = np.max(box.lower - x, axis=2), np.min(box.upper - x, axis=2)  # [P, T]
+    low = np.maximum(low, np.minimum(high, -reach))
+    high = np.maximum(low, np.minimum(high, reach))
     tiny = np.finfo(float).tiny
     residuals, counts = (np.log(np.maximum(part, tiny)) for part in terms[1:])
     shift = np.clip(residuals - counts, low, high)
@@ -152,11 +163,15 @@ def estimate_terms(
     return np.where(near, terms.values - 0.5 * change, -np.inf), x + shift[..., None]
 
 
-def highest(maxima: AnyNDArray, x: AnyNDArray, num_rows: float) -> Starts:
-    """The highest maxima, [P, T], minus infinity where there is none, of x [P, T, 2]."""
+def highest(maxima: AnyNDArray, x: AnyNDArray, margin: float) -> Starts:
+    """
+    The highest maxima, [P, T], minus infinity where there is none, of x [P, T, 2].
+
+    :param margin: Lower ones than the task's highest less this are left out.
+    """
     ranked = np.argsort(-maxima, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
     values = np.take_along_axis(maxima, ranked, axis=0)
-    high = np.isfinite(values) & (values > values[0] - MARGIN - MARGIN_PER_ROW * num_rows)
+    high = np.isfinite(values) & (values > values[0] - margin)
     tasks, numbers = np.nonzero(high.T)
     return Starts(tasks, x[ranked[numbers, tasks], tasks])
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
-from scipy.linalg.lapack import dtrtri
+from scipy.linalg.lapack import dtrtri, dtrtrs
 
 from ..gaussian import LOG_2PI
 from .eigenbasis import KernelGradient
@@ -26,6 +26,7 @@ from .spectrum import Spectrum
 from .systems import (
     System,
     cholesky,
+    solve,
     system_of_rows,
     system_of_tasks,
     uncertainty_of_rows,
@@ -34,6 +35,10 @@ from .systems import (
 
 MAX_NUMBERS = 2**22
 """Problems are solved in blocks whose arrays have so many numbers (32 MB), see `block_terms`."""
+
+MANY_TASKS, MIN_BLOCK = 3, 64
+"""With more tasks than so many times the rows, blocks of tasks are faster than one system of all of
+them, see `factors_by_rows`; a block has at least so many tasks."""
 
 MAX_FACTORS = 4
 """More factors of the gradient than this times R become R, so that memory does not grow as T^2."""
@@ -131,16 +136,16 @@ def shared_terms(
     """
     spectrum, (b, s) = problems.spectrum, points.T
     pairs = np.array([shared_factors(problems, *point, orders=orders) for point in points])
-    diagonal, squares = np.moveaxis(pairs, 2, 0)  # [P, orders, T]
+    diagonal, rests = np.moveaxis(pairs, 2, 0)  # [P, orders, T]
     log_det = np.log(np.outer(b, problems.lam) + s[:, None]) @ problems.counts
     rest = log_det + spectrum.num_rows * LOG_2PI + spectrum.slack * b / s
     quadratic = np.square(diagonal) - 1.0
     values = -0.5 * (quadratic + rest[:, None, None])
-    residuals = np.square(diagonal) * (1.0 - squares)
+    residuals = np.square(diagonal) * rests
     counts = np.full_like(values, float(spectrum.num_rows))
     if problems.learning == "approximate":
         values[..., 1:] -= np.cumsum(np.log(diagonal), axis=2)[..., :-1]
-        counts[..., 1:] -= np.cumsum(1.0 - squares, axis=2)[..., :-1]
+        counts[..., 1:] -= np.cumsum(rests, axis=2)[..., :-1]
     return SharedTerms(*(part.reshape(len(points), -1) for part in (values, residuals, counts)))
 
 
@@ -149,17 +154,42 @@ def shared_factors(
 ) -> list[tuple[AnyNDArray, AnyNDArray]]:
     """
     For each order: the diagonal of the Cholesky factor L of I + Y^T (b K + sigma2 I)^-1 Y, and
-    |row|^2 of L^-1.
+    1 - |row|^2 of L^-1.
     """
     X = problems.Y / np.sqrt(b * problems.lam + s)[:, None]
+    if X.shape[1] > MANY_TASKS * len(X):
+        return [factors_by_rows(X[:, o]) for o in orders or [np.arange(X.shape[1])]]
     M = X.T @ X
     ordered = [M] if orders is None else [M.take(order, 0).take(order, 1) for order in orders]
     factors = []
     for G in ordered:
         L = cholesky(G.T, plus=1.0)
         inverse = dtrtri(L, lower=1)[0]
-        factors.append((L.diagonal().copy(), np.einsum("tu,tu->t", inverse, inverse)))
+        factors.append((L.diagonal().copy(), 1.0 - np.einsum("tu,tu->t", inverse, inverse)))
     return factors
+
+
+def factors_by_rows(X: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
+    r"""
+    The same where the tasks are many more than the rows, in blocks of as many tasks as rows.
+
+    With :math:`A = I + X_0 X_0^\top` of the tasks before a block X, the block's Schur complement is
+    :math:`L L^\top = I + X^\top A^{-1} X`, and :math:`|\mathrm{row}|^2` of
+    :math:`L^{-1} X^\top A^{-1}` is what is asked for.
+
+    :param X: [n, T], the targets over the root of b lam + sigma2.
+    """
+    size, A = max(len(X), MIN_BLOCK), np.eye(len(X))
+    diagonal, rests = [], []
+    for start in range(0, X.shape[1], size):
+        block = X[:, start : start + size]
+        solved = solve(cholesky(A.T.copy(order="F")), block)
+        L = cholesky(np.asfortranarray(block.T @ solved), plus=1.0)
+        R = dtrtrs(L, solved.T, lower=1)[0]
+        diagonal.append(L.diagonal())
+        rests.append(np.einsum("tn,tn->t", R, R))
+        A += block @ block.T
+    return np.concatenate(diagonal), np.concatenate(rests)
 
 
 # Tasks at their own points ------------------------------------------------------------------------

@@ -29,16 +29,21 @@ class LeaveOneOut(NamedTuple):
     """[N, T]; NaN where a target is missing."""
 
     cov: tf.Tensor
-    """[N, T, T], covariance of each row's targets, noise included; NaN where one is missing."""
+    """
+    [N, T, T], covariance of each row's targets, noise included; NaN where one is missing. Without
+    `full_output_cov`, variances [N, T].
+    """
 
     log_density: tf.Tensor
     """[N], joint over the tasks of a row that are observed."""
 
 
 @check_shapes("Y: [N, T]")
-def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
+def leave_one_out(
+    solution: JointSolution, Y: TensorType, full_output_cov: bool = True
+) -> LeaveOneOut:
     r"""
-    Predict every row from all the other rows, at a cost of O(N^2 T).
+    Predict every row from all the other rows, at a cost of O(N^2 T), and O(N T^3) for covariances.
 
     .. math::
 
@@ -49,7 +54,7 @@ def leave_one_out(solution: JointSolution, Y: TensorType) -> LeaveOneOut:
     """
     s = from_eigenbasis(squared(solution.U), solution.shrinkage)
     a = from_eigenbasis(solution.U, solution.Z * solution.shrinkage)
-    return left_out(solution, Y, a / s, 1.0 / s)
+    return left_out(solution, Y, a / s, 1.0 / s, full_output_cov)
 
 
 @check_shapes("Kmn: [R, N]", "diagonal: [N]", "Y: [N, T]", "centred: [N, T]")
@@ -59,6 +64,7 @@ def leave_one_out_of_features(
     diagonal: TensorType,
     Y: TensorType,
     centred: TensorType,
+    full_output_cov: bool = True,
 ) -> LeaveOneOut:
     r"""
     The same for K = F F^T with F [N, R], at a cost of O(N R T) for N rows.
@@ -82,18 +88,23 @@ def leave_one_out_of_features(
     gain = 1.0 - solution.shrinkage
     s = 1.0 - tf.matmul(tf.square(U), gain)
     a = tf.matmul(centred, solution.P_inverse, transpose_b=True) - tf.matmul(U, solution.Z * gain)
-    return left_out(solution, Y, a / s, 1.0 / s + rest[:, None] * solution.d)
+    return left_out(solution, Y, a / s, 1.0 / s + rest[:, None] * solution.d, full_output_cov)
 
 
 @check_shapes("Y: [N, T]", "residual: [N, T]", "variance: [N, T]")
 def left_out(
-    solution: JointSolution, Y: TensorType, residual: TensorType, variance: TensorType
+    solution: JointSolution,
+    Y: TensorType,
+    residual: TensorType,
+    variance: TensorType,
+    full_output_cov: bool,
 ) -> LeaveOneOut:
     """The result from residuals and variances in the rotated basis."""
     P = solution.P
+    variances = tf.matmul(variance, tf.square(P), transpose_b=True)
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=row_covariances(P, variance),
+        cov=row_covariances(P, variance) if full_output_cov else variances,
         log_density=univariate_log_densities(residual, variance) - solution.log_det,
     )
 
@@ -119,7 +130,11 @@ def row_covariances(P: TensorType, variance: TensorType) -> tf.Tensor:
 
 
 def leave_one_out_of_observed(
-    system: ObservedSystem, X: TensorType, Y: TensorType, mean_function: MeanFunction
+    system: ObservedSystem,
+    X: TensorType,
+    Y: TensorType,
+    mean_function: MeanFunction,
+    full_output_cov: bool = True,
 ) -> LeaveOneOut:
     r"""
     Predict the observed targets of every row from those of all the other rows.
@@ -142,9 +157,10 @@ def leave_one_out_of_observed(
     log_det = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(L)), axis=1)
     quadratic = tf.reduce_sum(weights * error, axis=1)
     cov = tf.linalg.cholesky_solve(L, tf.broadcast_to(eye, [num_rows, num_tasks, num_tasks]))
+    cov = tf.where(mask[:, :, None] & mask[:, None, :], cov, np.nan)
     parts = LeaveOneOut(
         mean=tf.where(mask, tf.cast(Y, tf.float64) - error, np.nan),
-        cov=tf.where(mask[:, :, None] & mask[:, None, :], cov, np.nan),
+        cov=cov if full_output_cov else tf.linalg.diag_part(cov),
         log_density=log_det - 0.5 * (quadratic + tf.reduce_sum(known, axis=1) * LOG_2PI),
     )
     return LeaveOneOut(*(tf.cast(part, Y.dtype) for part in parts))

@@ -86,19 +86,27 @@ class MultitaskModel(Saveable, TrainableModel):
         evidence = spectrum_log_evidence(spectrum, self.joint_basis(spectrum))
         return tf.cast(evidence, self.dtype)
 
-    def leave_one_out(self) -> LeaveOneOut:
+    def leave_one_out(self, full_output_cov: bool = True) -> LeaveOneOut:
         """
         Mean, covariance and log density of every row, predicted from all the other rows.
 
-        In closed form, at the present parameters: there is no refit, and inducing points stay. The
-        result has T^2 numbers per row. Targets of a row that are missing are NaN in its mean and
-        covariance, and its density is that of the others.
+        In closed form, at the present parameters: there is no refit, and inducing points stay.
+        Targets of a row that are missing are NaN in its mean and covariance, and its density is
+        that of the others.
+
+        :param full_output_cov: Whether `cov` has T^2 covariances per row, or T variances: with
+            many tasks these take a fraction of the time and memory.
         """
         solution, features = self.joint_solution(), self.features
         assert features is not None
         parts = [
             leave_one_out_of_features(
-                solution, features.cross(X), features.diagonal(X), Y, self._centred(X, Y)
+                solution,
+                features.cross(X),
+                features.diagonal(X),
+                Y,
+                self._centred(X, Y),
+                full_output_cov,
             )
             for X, Y in self.shown_chunks()
         ]

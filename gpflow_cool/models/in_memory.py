@@ -311,12 +311,14 @@ class InMemoryModel(MultitaskModel):
         new = tf.broadcast_to(new, [tf.shape(old)[0], *new.shape])
         return tf.concat([old, new], axis=1)
 
-    def leave_one_out(self) -> LeaveOneOut:
+    def leave_one_out(self, full_output_cov: bool = True) -> LeaveOneOut:
         if self.observed is not None:
-            return leave_one_out_of_observed(self.observed_system(), *self.data, self.mean_function)
+            return leave_one_out_of_observed(
+                self.observed_system(), *self.data, self.mean_function, full_output_cov
+            )
         if self.features is None:
-            return leave_one_out(self.joint_solution(), self.data[1])
-        return super().leave_one_out()
+            return leave_one_out(self.joint_solution(), self.data[1], full_output_cov)
+        return super().leave_one_out(full_output_cov)
 
     @classmethod
     def from_coregion(cls, model: Any, **options: Any) -> Self:

@@ -13,6 +13,7 @@ from ..plotting import CALIBRATION_LEVELS, calibration_curves, map_grid
 from ..plotting.cells import predict_cells, unit_ratio
 from ..table.learned import codings_of
 from ..table.residuals import standardised_rows
+from ..table.summary import observed_and_predicted
 from .whatif import what_if_document
 
 MAX_TARGETS_DRAWN = 12
@@ -66,12 +67,11 @@ class Findings:
     @cached_property
     def rows(self) -> LeftOut:
         """Every row predicted from all the others."""
-        rows, (_, Y) = self.regressor.leave_one_out_, self.regressor.training_data()
-        mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
-        too_many = Y.size * Y.shape[1] > MAX_COVARIANCES
-        normal, left_out = standardised_rows(self.regressor), self.regressor.model_.leave_one_out()
+        Y, mean, std, _ = observed_and_predicted(self.regressor)
+        normal, p = standardised_rows(self.regressor), None
         residual = (normal.Y - normal.mean) / normal.std
-        p = None if too_many else surprise(normal.Y, normal.mean, left_out.cov.numpy())
+        if Y.size * Y.shape[1] <= MAX_COVARIANCES:
+            p = surprise(normal.Y, normal.mean, self.regressor.model_.leave_one_out().cov.numpy())
         targets, levels = self.regressor._targets, ndtr([-2.0, 2.0])
         interval = targets.quantiles(normal.mean, normal.std**2, levels.tolist())
         return LeftOut(Y, mean, std, interval, residual, p)

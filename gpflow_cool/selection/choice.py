@@ -173,13 +173,14 @@ def choose(
     best = best_of(trained)
     if best.failure is not None:
         raise no_kernel(trained)
-    freed = None
+    freed, again = None, len(rows) < len(X) or train_again
     if relevance == "shrunk":
-        freed = with_relevance(best, make, (X[rows], Y[rows]), options)
+        seen = {"seed": seed, "verbose": verbose} if again else options
+        freed = with_relevance(best, make, (X[rows], Y[rows]), seen)
         trained += [] if freed is None else [freed]
     chosen = freed if freed is not None and pays(freed, best) else best
     model, history = chosen.model, chosen.history
-    if len(rows) < len(X) or train_again:
+    if again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
         history = train_from(model, best.model.kernel, options)
     elif chosen is best:  # so far it was trained roughly, and nobody has seen it

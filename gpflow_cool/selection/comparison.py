@@ -114,12 +114,13 @@ def scored(name: str, model: Any, history: History, started: float) -> Trained:
 def left_out_and_evidence(model: Any) -> tuple[LeaveOneOut, float]:
     """Leave-one-out and log evidence, of one factorisation where K is decomposed for both."""
     if model.observed is not None or model.features is not None:
-        return model.leave_one_out(), float(model.log_marginal_likelihood())
+        left_out = model.leave_one_out(full_output_cov=False)
+        return left_out, float(model.log_marginal_likelihood())
     U, spectrum = model.spectral()
     basis = model.joint_basis(spectrum)
     solution = solve_joint(U, spectrum.lam, spectrum.Yr, basis)
     evidence = float(spectrum_log_evidence(spectrum, basis))
-    return leave_one_out(solution, model.data[1]), evidence
+    return leave_one_out(solution, model.data[1], full_output_cov=False), evidence
 
 
 def best_objective(model: Any, history: History) -> float:

@@ -116,7 +116,7 @@ class LeaveOneOutAnswer(NamedTuple):
     """[N, T], of the observation, noise included."""
 
     cov: Any
-    """[N, T, T]."""
+    """[N, T, T]; None where only deviations were asked for."""
 
     log_density: Any
     """[N], joint over the observed tasks of a row."""
@@ -283,12 +283,24 @@ ROWS_AT_ONCE = 1000
 """Predictions are computed for this many rows at a time, to bound the memory."""
 
 
+MAX_NUMBERS = 2**24
+"""So many numbers (128 MB) a result of these rows may have, unless one row has more."""
+
+
 def in_blocks(
-    function: Callable[..., Any], parts: Sequence[AnyNDArray], **options: Any
+    function: Callable[..., Any], parts: Sequence[AnyNDArray], numbers: int = 1, **options: Any
 ) -> list[AnyNDArray]:
-    """Results of a function of rows, computed for `ROWS_AT_ONCE` of them at a time."""
-    blocks = [
-        function(*(tf.constant(part[n : n + ROWS_AT_ONCE]) for part in parts), **options)
-        for n in range(0, len(parts[0]), ROWS_AT_ONCE)
-    ]
-    return [np.concatenate([b.numpy() for b in found]) for found in zip(*blocks, strict=True)]
+    """
+    Results of a function of rows, computed for up to `ROWS_AT_ONCE` of them at a time.
+
+    :param numbers: How many numbers the function computes per row, if these are many.
+    """
+    size = max(1, min(ROWS_AT_ONCE, MAX_NUMBERS // numbers))
+    whole: list[AnyNDArray] = []
+    for n in range(0, len(parts[0]), size):
+        found = function(*(tf.constant(part[n : n + size]) for part in parts), **options)
+        if not whole:
+            whole = [np.empty([len(parts[0]), *b.shape[1:]], b.dtype.as_numpy_dtype) for b in found]
+        for array, block in zip(whole, found, strict=True):
+            array[n : n + size] = block
+    return whole

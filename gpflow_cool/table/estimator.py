@@ -283,17 +283,17 @@ class CoolMTGPRegressor(
 
     def _moments(self, X: Any, y: Any, full_cov: bool, include_noise: bool) -> Any:
         """Means [M, T] and covariances [M, T, T], or variances [M, T], of standardised targets."""
-        Z = self._standardised_inputs(X)
-        if y is None:
+        Z, pairs = self._standardised_inputs(X), len(self.target_names_) ** 2
+        if y is None or np.isnan(y := self._values(y, len(Z))).all():
             predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
-            return in_blocks(predict, [Z], full_output_cov=full_cov)
-        known = self._targets.known(self._values(y, len(Z)), self.target_names_)
+            return in_blocks(predict, [Z], pairs if full_cov else 1, full_output_cov=full_cov)
+        known = self._targets.known(y, self.target_names_)
 
         def predict_given(Z: AnyNDArray, Y: AnyNDArray) -> Any:
             mean, cov = self.posterior_.predict_given(Z, Y, noise=include_noise)
             return mean, cov if full_cov else tf.linalg.diag_part(cov)
 
-        return in_blocks(predict_given, [Z, known])
+        return in_blocks(predict_given, [Z, known], pairs)
 
     def log_density(self, X: Any, y: Any) -> Any:
         """
@@ -311,7 +311,7 @@ class CoolMTGPRegressor(
             predicted = self.posterior_.predict_y(Z, full_output_cov=True)
             return (tf.constant(known_log_densities(Y, *predicted)),)
 
-        (density,) = in_blocks(score, [Z, Y])
+        (density,) = in_blocks(score, [Z, Y], len(self.target_names_) ** 2)
         return self._form.column(
             self._targets.log_density(density, values, known), "log_density", index
         )

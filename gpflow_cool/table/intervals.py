@@ -77,9 +77,8 @@ class Intervals:
 
     def _left_out_residuals(self) -> AnyNDArray:
         """[N, T], residuals of the rows over their deviations, each predicted from the others."""
-        rows = self.model_.leave_one_out()
-        variance = np.diagonal(rows.cov.numpy(), axis1=1, axis2=2)
-        return (self.model_.data[1].numpy() - rows.mean.numpy()) / np.sqrt(variance)
+        rows = self.model_.leave_one_out(full_output_cov=False)
+        return (self.model_.data[1].numpy() - rows.mean.numpy()) / np.sqrt(rows.cov.numpy())
 
 
 @check_shapes("residual: [N, T]", "cov: [N, T, T]", "return: [N]")

@@ -25,10 +25,11 @@ class ObservedAndPredicted(NamedTuple):
 
 def standardised_rows(regressor: Any) -> ObservedAndPredicted:
     """The same of the transformed and standardised targets, which the model takes for normal."""
-    rows = regressor.model_.leave_one_out()
+    rows = regressor.model_.leave_one_out(full_output_cov=False)
     Z = regressor._targets.standardised(regressor.training_data()[1])
-    std = np.sqrt(np.diagonal(rows.cov.numpy(), axis1=1, axis2=2))
-    return ObservedAndPredicted(Z, rows.mean.numpy(), std, rows.log_density.numpy())
+    return ObservedAndPredicted(
+        Z, rows.mean.numpy(), np.sqrt(rows.cov.numpy()), rows.log_density.numpy()
+    )
 
 
 def heavy_tails(regressor: Any) -> dict[str, float]:

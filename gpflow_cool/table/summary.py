@@ -35,6 +35,9 @@ FAR = 0.95
 """A row is far from all training rows if, of every target, more than this part of the function's
 prior variance is left."""
 
+MAX_TARGETS_LISTED = 30
+"""Scores of more targets than these are not listed one by one; --json has all."""
+
 HOW_TO_SCORE = "For scores of rows that training has not seen: gpflow-cool evaluate."
 HOW_TO_SCORE_A_STREAM = (
     "For scores of rows that training has not seen: train on some of the files, and compare what"
@@ -50,7 +53,7 @@ CAVEAT = (
 
 def observed_and_predicted(regressor: Any) -> ObservedAndPredicted:
     """Leave-one-out of an estimator as arrays, whatever form its answers have."""
-    rows, (_, Y) = regressor.leave_one_out_, regressor.training_data()
+    rows, (_, Y) = regressor._leave_one_out(return_cov=False), regressor.training_data()
     mean, std = (np.asarray(part).reshape(Y.shape) for part in (rows.mean, rows.std))
     return ObservedAndPredicted(Y, mean, std, np.asarray(rows.log_density))
 
@@ -171,11 +174,35 @@ def density_scores(regressor: Any) -> list[dict[str, float]]:
     return scores
 
 
+def listed_targets(targets: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """
+    The scores to list: those of all targets, or of more than `MAX_TARGETS_LISTED` so many that are
+    predicted worst, the worst first, and the medians of all.
+    """
+    if len(targets) <= MAX_TARGETS_LISTED:
+        return list(targets)
+    order = np.argsort([-np.nan_to_num(row["relative_rmse"]) for row in targets], kind="stable")
+    numbers = [key for key in targets[0] if key != "target"]
+    medians = {key: float(np.nanmedian([row[key] for row in targets])) for key in numbers}
+    return [*(targets[t] for t in order[:MAX_TARGETS_LISTED]), {"target": "median", **medians}]
+
+
+def which_are_listed(targets: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on what :func:`listed_targets` leaves out; empty if it lists all."""
+    if len(targets) <= MAX_TARGETS_LISTED:
+        return ""
+    return (
+        f"Of {len(targets)} targets, the {MAX_TARGETS_LISTED} with the largest relative RMSE are"
+        " listed, and the medians of all."
+    )
+
+
 def score_lines(scores: Mapping[str, Any]) -> list[str]:
     """The scores as lines of text."""
-    width = max(6, *(len(row["target"]) for row in scores["targets"]))
+    rows = listed_targets(scores["targets"])
+    width = max(6, *(len(row["target"]) for row in rows))
     lines = [f"{'target':{width}}        RMSE  relative RMSE  inside 2 sigma        NLPD"]
-    for row in scores["targets"]:
+    for row in rows:
         lines.append(
             f"{row['target']:{width}}  {row['rmse']:10.4g}  {row['relative_rmse']:13.3f}"
             f"  {row['coverage']:14.1%}  {row['nlpd']:10.3f}"
@@ -260,6 +287,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         "",
         f"{who} predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),
+        *filter(None, [which_are_listed(result["leave_one_out"]["targets"])]),
         *caveat_lines(result["leave_one_out"]),
         HOW_TO_SCORE if scored == result["rows"] else HOW_TO_SCORE_A_STREAM,
         "",

@@ -125,10 +125,15 @@ class TrainingRows:
         be among the others. Frames have the index that y had in `fit`; it is not saved, so that a
         loaded estimator answers with arrays.
         """
+        return self._leave_one_out(return_cov=True)
+
+    def _leave_one_out(self, return_cov: bool) -> LeaveOneOutAnswer:
         check_is_fitted(self, "model_")
-        rows = self.model_.leave_one_out()
+        rows = self.model_.leave_one_out(full_output_cov=return_cov)
         index = getattr(self, "_index", None)
-        mean, std, cov = self._answer(rows.mean.numpy(), rows.cov.numpy(), index, True, True)
+        moments = np.asarray(rows.mean), np.asarray(rows.cov)  # .numpy() would copy them
+        mean, std, *covariances = self._answer(*moments, index, True, return_cov)
+        cov = covariances[0] if return_cov else None
         _, Y = self.training_data()
         density = self._targets.log_density(rows.log_density.numpy(), Y, ~np.isnan(Y))
         return LeaveOneOutAnswer(mean, std, cov, self._form.column(density, "log_density", index))

@@ -10,8 +10,8 @@ from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.newton import evaluated, maximise
-from gpflow_cool.chain.search import Box, Grid, Starts
-from gpflow_cool.chain.terms import task_problems, task_terms
+from gpflow_cool.chain.search import FINE, Box, Grid, Starts, estimate_terms, grid_axes
+from gpflow_cool.chain.terms import shared_terms, task_problems, task_terms
 
 
 def solve(spectrum, box, learning):
@@ -404,6 +404,23 @@ def test_orders_share_a_search(rng, learning):
         # over the curvature, 0.003, and its square is what parameters and W are wrong by.
         assert_allclose(solution.parameters, alone.parameters, rtol=3e-5)
         assert_allclose(solution.W, alone.W, atol=3e-5)
+
+
+def test_estimates_on_the_grid_are_lower_bounds_within_the_bounds_of_a_task(rng):
+    X, Y = smooth_targets(rng, 14, 3)
+    K = ref.squared_exponential(X, X, 1.0, 1.5)
+    problems = task_problems(exact(K, Y), "hierarchical")
+    box = boxes(WIDE, 3)
+    box.lower[:, 1] = np.log([1e-4, 0.3, 1e-3])
+    points = Grid(grid_axes(problems, box, FINE), FINE).points()
+    terms = shared_terms(problems, np.exp(points))
+    estimates, x = estimate_terms(points, terms, box, FINE)
+    for t in range(3):
+        known = np.isfinite(estimates[:, t])
+        assert np.any(points[known, 1] < box.lower[t, 1] - 0.1) == (t > 0)
+        assert np.all(x[known, t, 1] > box.lower[t, 1] - 1e-9)
+        there = task_terms(problems, np.full(np.sum(known), t), np.exp(x[known, t])).values
+        assert np.all(estimates[known, t] < there + 1e-8)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)

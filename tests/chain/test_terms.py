@@ -166,8 +166,12 @@ def test_systems_of_rows_equal_dense(rng, T, rank, learning):
 
 @pytest.mark.parametrize("learning", LEARNINGS)
 @pytest.mark.parametrize("slack", [0.0, 0.7])
-@pytest.mark.parametrize("N, R, T", [(1, 1, 1), (12, 3, 4), (9, 9, 3), (5, 2, 7), (3, 3, 8)])
-def test_terms_of_all_tasks_at_shared_points(rng, N, R, T, slack, learning):
+@pytest.mark.parametrize(
+    "N, R, T", [(1, 1, 1), (12, 3, 4), (9, 9, 3), (5, 2, 7), (3, 3, 8), (3, 3, 11), (1, 1, 5)]
+)
+def test_terms_of_all_tasks_at_shared_points(rng, N, R, T, slack, learning, monkeypatch):
+    """Of some tasks, and of more than three times the rows, in blocks."""
+    monkeypatch.setattr(terms_module, "MIN_BLOCK", 1)
     p, F = random_problem(rng, N, T), rng.normal(size=(N, R))
     K = F @ F.T
     spectrum = (exact(K, p.Y) if R == N else low_rank(F, p.Y))._replace(slack=np.array(slack))

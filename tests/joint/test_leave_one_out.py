@@ -45,6 +45,8 @@ def test_leave_one_out_equals_conditioning_anew(rng, case, largest, monkeypatch)
     expected = ref.leave_one_out(p.K, p.Y, C, Sigma)
     for name in expected._fields:
         assert_close(getattr(actual, name), getattr(expected, name), rtol=1e-8)
+    variances = leave_one_out(solution, tf.constant(p.Y), full_output_cov=False).cov
+    assert_close(variances, np.diagonal(expected.cov, axis1=1, axis2=2), rtol=1e-8)
 
 
 def test_leave_one_out_adds_what_was_subtracted(rng):
@@ -67,6 +69,8 @@ def test_leave_one_out_of_observed_equals_dense(rng, N, T, pattern, path, monkey
     j = random_joint(rng, N, T, pattern)
     model = model_of(j)
     left = model.leave_one_out()
+    variances = model.leave_one_out(full_output_cov=False).cov
+    np.testing.assert_allclose(variances, np.diagonal(left.cov, axis1=1, axis2=2), rtol)
     for n in range(N):
         others = j.mask & (np.arange(N) != n)[:, None]
         rest = j._replace(mask=others)

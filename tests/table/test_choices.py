@@ -3,18 +3,20 @@
 import gpflow
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.cli import commands
 from gpflow_cool.lowrank.features import choose_inducing_points
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.selection.candidates import CANDIDATES
+from gpflow_cool.table import choices
 from gpflow_cool.table.choices import (
     average_where_possible,
     choose_model,
     make_kernel,
     num_inducing,
+    train_model,
 )
 
 
@@ -95,3 +97,24 @@ def test_the_command_line_offers_the_same_kernels():
     """It lists them itself: importing them would load TensorFlow."""
     options = {option.name: option for option in commands.main.commands["fit"].params}
     assert list(options["kernel"].type.choices) == ["auto", *CANDIDATES]
+
+
+def test_kernels_compete_on_some_of_many_tasks(rng, monkeypatch):
+    monkeypatch.setattr(choices, "TASKS_OF_CHOICE", 3)
+    monkeypatch.setattr(
+        choices, "named_candidates", lambda _: {"se": gpflow.kernels.SquaredExponential()}
+    )
+    X, names = rng.normal(size=[12, 1]), [f"y{t}" for t in range(7)]
+    Y = np.sin(X + np.arange(7.0)) + 0.1 * rng.normal(size=[12, 7])
+    seen = []
+
+    def make(data, kernel, **options):
+        seen.append(data[1])
+        settings = {"inducing": 0, "learning": "hierarchical", "task_names": names}
+        return choose_model(data, kernel, **{**settings, **options})
+
+    options = {"inducing": None, "restarts": 0, "seed": None, "verbose": 0}
+    trained = train_model((X, Y), "auto", "shrunk", make, **options)
+    assert_array_equal(seen[0], Y[:, [0, 3, 6]])
+    assert_array_equal(seen[-1], Y)
+    assert list(trained.model.task_names) == names and trained.history.converged

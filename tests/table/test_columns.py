@@ -113,3 +113,8 @@ def test_blocks_of_rows_are_put_together(monkeypatch):
     assert_array_equal(double, 2.0 * A)
     assert_array_equal(total, A.sum(axis=1) + b)
     assert sizes == [2, 2, 1]
+    monkeypatch.setattr("gpflow_cool.table.columns.MAX_NUMBERS", 6)
+    sizes.clear()
+    (again, _) = in_blocks(function, [A, b], numbers=5, factor=2.0)
+    assert_array_equal(again, double)
+    assert sizes == [1] * 5

@@ -112,9 +112,10 @@ def test_parts_of_an_answer_agree(regressor):
     assert_allclose(rows.std**2, np.diagonal(rows.cov, axis1=1, axis2=2), rtol=1e-9)
 
 
-def test_blocks_of_rows_change_nothing(regressor, monkeypatch):
+@pytest.mark.parametrize("limit, value", [("ROWS_AT_ONCE", 7), ("MAX_NUMBERS", 21)])
+def test_blocks_of_rows_change_nothing(regressor, monkeypatch, limit, value):
     whole = regressor.predict(X, return_cov=True)
-    monkeypatch.setattr("gpflow_cool.table.columns.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(f"gpflow_cool.table.columns.{limit}", value)
     for part, expected in zip(regressor.predict(X, return_cov=True), whole, strict=True):
         assert_allclose(part, expected, rtol=1e-10, atol=1e-12)
 

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from tables import NASTY, make_data
 
 from gpflow_cool.report.sections import report_page
+from gpflow_cool.table import summary
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.summary import (
     CAVEAT,
@@ -24,9 +25,11 @@ from gpflow_cool.table.summary import (
     leave_one_out_scores,
     lengthscales,
     listed,
+    listed_targets,
     observed_and_predicted,
     score_lines,
     strongest_correlation,
+    which_are_listed,
 )
 
 
@@ -44,6 +47,19 @@ def test_scores_by_hand(small_regressor):
     assert_allclose(scores["joint_nlpd"], -np.mean(rows.log_density))
     lines = score_lines(scores)
     assert len({len(line) for line in lines}) == 1 and lines[2].startswith("b ")
+
+
+def test_of_many_targets_the_worst_are_listed(monkeypatch):
+    monkeypatch.setattr(summary, "MAX_TARGETS_LISTED", 2)
+    errors = [0.3, np.nan, 0.7, 0.1, 0.5]  # a target that never varies has no relative RMSE
+    targets = [{"target": str(t), "relative_rmse": error} for t, error in enumerate(errors)]
+    rows = listed_targets(targets)
+    assert [row["target"] for row in rows] == ["2", "4", "median"]
+    assert rows[-1]["relative_rmse"] == 0.4
+    assert which_are_listed(targets).startswith(
+        "Of 5 targets, the 2 with the largest relative RMSE"
+    )
+    assert listed_targets(targets[:2]) == targets[:2] and which_are_listed(targets[:2]) == ""
 
 
 def test_deviations_and_parameters(small_regressor):
