@@ -289,6 +289,25 @@ def test_sigma2_stops_at_its_floor(rng):
     assert model.sigma2.numpy()[2] >= floor
 
 
+# Maxima that a line search loses and finds again --------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [5, 13])
+def test_a_search_that_went_too_far_finds_the_maximum_that_it_left(seed):
+    """There is another maximum on the way back, up to 3 nats lower."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(8, 1))
+    Y = np.sin(3.0 * X + rng.uniform(0.0, 6.0, size=3)) + 0.3 * rng.normal(size=(8, 3))
+    model = CoolMTGP((X, Y), SE(lengthscales=0.3))
+    profile = model.profile()
+    before = profile.evaluate().loss
+    for lengthscale in (1.0, 0.6):
+        model.kernel.lengthscales.assign(lengthscale)
+        profile.evaluate()
+    model.kernel.lengthscales.assign(0.3)
+    assert_allclose(profile.evaluate().loss, before, rtol=1e-9)
+
+
 # What it costs ------------------------------------------------------------------------------------
 
 
