@@ -32,7 +32,7 @@ from ..chain.products import (
 )
 from ..chain.search import Box, together
 from ..chain.spectrum import EPSILON, Spectrum, exact_spectrum, exact_spectrum_of_arrays
-from ..chain.starting import chain_start, task_scales
+from ..chain.starting import chain_start, positive_or_one, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
 from ..graphs import compiled
 from ..linalg import lapack_eigh, prefers_device
@@ -366,11 +366,9 @@ def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     """
     kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
     b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
-    useful = spectrum.useful
     squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
     power = np.maximum(scales, squares / spectrum.num_rows)
-    smallest = min(useful.min(), kernel_variance) if len(useful) else np.inf
-    highest = np.maximum(b, power / smallest)
+    smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
     lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
-    upper = B_RANGE * np.stack([highest, sigma2], axis=1)
+    upper = B_RANGE * np.stack([power / smallest, sigma2], axis=1)
     return Box(np.log(lower), np.log(upper))
