@@ -311,8 +311,9 @@ def balancing_steps(scale: AnyNDArray, terms: Terms, free: AnyNDArray) -> AnyNDA
 
     :param scale: [P, 2], b and sigma2.
     :param free: [P, 2], which of them may move.
-    :return: [P, 2]; zero where the Jacobian matrix of h is not that of a maximum, and where both
-        move and one goes far: h hardly depends on it, and the other would be led astray.
+    :return: [P, 2]; zero where the determinant of h's Jacobian matrix is not positive, as it is at
+        a maximum, and where both move and one goes far: h hardly depends on it, and the other would
+        be led astray.
     """
     q, dq = terms.fits, terms.fit_slopes
     n, dn = q - 2.0 * terms.gradients, dq - 2.0 * terms.hessians
@@ -326,7 +327,7 @@ def balancing_steps(scale: AnyNDArray, terms: Terms, free: AnyNDArray) -> AnyNDA
         step = np.stack([bs * h[:, 1] - ss * h[:, 0], sb * h[:, 0] - bb * h[:, 1]], axis=1)
         step /= det[:, None]
         near = ~both | (np.max(np.abs(step), axis=1) <= MAX_STEP)
-    good = (bb < 0.0) & (ss < 0.0) & (det > 0.0) & np.isfinite(step).all(axis=1) & near
+    good = (det > 0.0) & np.isfinite(step).all(axis=1) & near
     return np.where(good[:, None], step, 0.0)
 
 

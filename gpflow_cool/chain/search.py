@@ -45,6 +45,12 @@ class Starts(NamedTuple):
         return Starts(self.tasks[chosen], self.x[chosen])
 
 
+def together(one: Starts, other: Starts) -> Starts:
+    """Both, in the order of the tasks."""
+    tasks = np.concatenate([one.tasks, other.tasks])
+    return Starts(tasks, np.concatenate([one.x, other.x])).of(np.argsort(tasks, kind="stable"))
+
+
 def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """Maxima of each task on a grid that all tasks share, [P, T], and where they are, [P, T, 2]."""
     grid = Grid(grid_axes(problems, box, spacing), spacing)

@@ -16,6 +16,7 @@ import click
 
 from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_whole
+from ..saving.folder import check_place
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import TableError, check_output, write_table
 from . import console, predicting, streams, tables
@@ -127,17 +128,16 @@ def fit(
       gpflow-cool fit folder/*.parquet --targets heat,cold --inducing 200 --out model
     """
     given = Training(data=data[0], **options)
+    console.check_writable(out)
+    check_place(out, force)
     found = streams.training_stream(data, given) or tables.training_table(given)
     predicting.prediction_names(found.targets)
     if report is not None:
         check_output(report, (".html",), force)
     points = inducing_points(found, given, inducing, restarts + 1)
-    console.check_writable(out)
     load_tensorflow()
-    from ..saving.folder import check_place
     from ..table.summary import fit_lines, fit_summary
 
-    check_place(out, force)
     settings = {"inducing": points, "orders": orders, "restarts": restarts}
     started = time.perf_counter()
     with if_stopped(NOTHING):
@@ -230,7 +230,8 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     Fill in the empty cells of targets, from all that DATA holds.
 
     The file gets the columns of DATA with the targets completed, and for each target NAME a column
-    NAME_std: the standard deviation of what was filled in, 0 for what was there.
+    NAME_std: the standard deviation of what was filled in, 0 for what was there. In CSV, cells that
+    were not empty stay as they are.
 
     \b
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
@@ -243,7 +244,9 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     load_tensorflow()
     with if_stopped(NOTHING):
         regressor = train(given, found, restarts=restarts)
-        columns = tables.completed_columns(found, *regressor.impute(found.Y)[:2])
+        digits = predicting.DIGITS if out.suffix.lower() == ".csv" else None
+        filled = regressor.impute(found.Y)
+        columns = tables.completed_columns(found, filled.completed, filled.std, digits)
         write_table(out, columns)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}

@@ -13,7 +13,7 @@ from ..table.encoding import Coding, Encoding
 from ..table.files import FileTable, TableError, check_names, check_output, read_table, write_table
 from . import console
 from .console import if_stopped, load_model, note, say
-from .tables import chosen
+from .tables import chosen, decimals_for, matching
 
 TABLES = (".csv", ".parquet")
 
@@ -58,7 +58,11 @@ class NewRows(NamedTuple):
 @click.option(
     "--quantiles", type=console.Numbers(), help="Add quantiles; 0.05,0.95 is a 90% interval."
 )
-@click.option("--given", type=console.Names(), help="Targets that DATA knows; cells may be empty.")
+@click.option(
+    "--given",
+    type=console.Names(),
+    help="Targets that DATA knows, as heat or 'y*'; cells may be empty.",
+)
 @click.option("--keep", type=console.Names(), help="Columns of DATA to copy, as id or 'x*'.")
 @click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
 @click.option("--samples", type=click.IntRange(1), help="Write so many joint samples instead.")
@@ -220,12 +224,18 @@ def named_inputs(columns: SavedColumns, X: Any) -> Any:
 
 
 def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] | None) -> Any:
-    """[M, T], the targets that a table knows; NaN where one is to be predicted."""
+    """
+    [M, T], the targets that a table knows; NaN where one is to be predicted.
+
+    :param given: Targets that the table must have, and patterns for those that it may have.
+    """
     known = np.full([table.num_rows, len(names)], np.nan)
-    for name in given or []:
-        if name not in names:
-            raise TableError(f"--given {name}: the model's targets are {', '.join(names)}.")
-        known[:, list(names).index(name)] = table.numbers([name], allow_missing=True)[:, 0]
+    for pattern in given or []:
+        found = matching(pattern, names)
+        if not found:
+            raise TableError(f"--given {pattern}: the model's targets are {', '.join(names)}.")
+        for name in found if pattern in names else [n for n in found if n in table.columns]:
+            known[:, list(names).index(name)] = table.numbers([name], allow_missing=True)[:, 0]
     return known
 
 
@@ -321,9 +331,8 @@ def sample_columns(
         found[name] = [cells[row] for row in rows] * S
     for t, name in enumerate(names[2:]):
         values, spread_of_rows = drawn[:, t].T.ravel(), drawn[:, t].std(axis=1)
-        smallest = spread_of_rows[spread_of_rows > 0.0].min(initial=np.inf)
-        if digits is not None and np.isfinite(smallest):
-            values = np.round(values, min(digits - 1 - int(np.floor(np.log10(smallest))), 300))
+        if digits is not None and np.any(spread_of_rows > 0.0):
+            values = np.round(values, decimals_for(spread_of_rows, digits))
         found[name] = values
     return found
 
@@ -350,9 +359,9 @@ def readable(columns: dict[str, Any], targets: Sequence[str], digits: int) -> di
         std = columns[own[1]]
         if not np.any(std > 0.0):
             continue
-        decimals = digits - 1 - int(np.floor(np.log10(std[std > 0.0].min())))
+        decimals = decimals_for(std, digits)
         for name in own:
-            rounded = np.round(columns[name], min(decimals, 300))
+            rounded = np.round(columns[name], decimals)
             result[name] = np.where(std > 0.0, rounded, columns[name])
     for name in names[width * num_targets :]:
         result[name] = np.array([float(f"{value:.{digits + 2}g}") for value in columns[name]])

@@ -67,13 +67,19 @@ def chosen(patterns: Sequence[str], table: FileTable) -> list[str]:
     """The columns that are named, or that match a pattern such as 'y*'; each once."""
     found: dict[str, None] = {}
     for pattern in patterns:
-        matches = [pattern] if pattern in table.columns else []
-        if not matches and any(sign in pattern for sign in "*?["):
-            matches = [name for name in table.names if fnmatchcase(name, pattern)]
+        matches = matching(pattern, table.names)
         if not matches:
             check_names([pattern], table)
         found.update(dict.fromkeys(matches))
     return list(found)
+
+
+def matching(pattern: str, names: Sequence[str]) -> list[str]:
+    """The name itself, if it is one of them, else those that match it as a pattern."""
+    if pattern in names:
+        return [pattern]
+    is_pattern = any(sign in pattern for sign in "*?[")
+    return [name for name in names if is_pattern and fnmatchcase(name, pattern)]
 
 
 def input_names(table: FileTable, given: Training, targets: Sequence[str]) -> list[str]:
@@ -248,14 +254,41 @@ def is_big_grid(X: Any, given: Training) -> bool:
     return grid is not None
 
 
-def completed_columns(found: TrainingTable, completed: Any, std: Any) -> dict[str, Any]:
-    """The table with its targets completed, and one column of standard deviations per target."""
+def completed_columns(
+    found: TrainingTable, completed: Any, std: Any, digits: int | None
+) -> dict[str, Any]:
+    """
+    The table with its targets completed, and one column of standard deviations per target.
+
+    :param digits: For CSV: cells of the table stay as they are, and what is filled in has as many
+        decimals as give the smallest deviation of its target so many digits. None for numbers.
+    """
     labels = {} if found.table.labels is None else {"": found.labels()}
     columns: dict[str, Any] = {**labels, **{name: found.cells(name) for name in found.table.names}}
-    columns.update(found.input_columns())
-    columns.update(zip(found.targets, np.asarray(completed).T, strict=True))
-    columns.update(zip((f"{name}_std" for name in found.targets), np.asarray(std).T, strict=True))
-    return columns
+    if digits is None:
+        columns |= found.input_columns()
+    deviations = {}
+    for name, was, values, spread in zip(
+        found.targets, found.Y.T, np.asarray(completed).T, np.asarray(std).T, strict=True
+    ):
+        if digits is not None:
+            decimals = decimals_for(spread, digits)
+            spread, rounded = np.round(spread, decimals), np.round(values, decimals).tolist()
+            cells = zip(columns[name], rounded, np.isnan(was), strict=True)
+            values = [new if is_gap else cell for cell, new, is_gap in cells]
+        columns[name], deviations[f"{name}_std"] = values, spread
+    return columns | deviations
+
+
+def decimals_for(std: Any, digits: int) -> int:
+    """
+    How many decimals show so many digits of the smallest deviation that is above zero.
+
+    >>> decimals_for(np.array([0.0, 0.0123, 5.0]), 4)
+    5
+    """
+    smallest = np.min(std, where=std > 0.0, initial=np.inf)
+    return min(digits - 1 - int(np.floor(np.log10(smallest))), 300) if smallest < np.inf else 0
 
 
 def check_gaps(found: TrainingTable) -> None:

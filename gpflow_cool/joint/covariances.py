@@ -188,10 +188,16 @@ def scale_of_rows(start: AnyNDArray) -> tfp.bijectors.Scale:
 
 
 def deviations(S: AnyNDArray) -> AnyNDArray:
-    """Standard deviations of a covariance, [T]; a small number for a task without variance."""
+    """
+    Standard deviations of a covariance, [T]; a small number for a task without variance.
+
+    Such a task has nothing on the diagonal, or, by rounding, less than its covariances need.
+    """
     deviation = np.sqrt(np.maximum(np.diag(S), 0.0))  # rounding may be below zero
     smallest = 2.0 * np.sqrt(np.finfo(S.dtype).tiny)  # its square is still a number
-    return np.maximum(deviation, max(SMALLEST_DEVIATION * np.max(deviation), smallest))
+    correlated = np.all(np.abs(S) <= 1.001 * np.outer(deviation, deviation), axis=1)
+    raised = np.maximum(deviation, max(SMALLEST_DEVIATION * np.max(deviation), smallest))
+    return np.where(correlated & (deviation > smallest), deviation, raised)
 
 
 def semidefinite_cholesky(S: AnyNDArray) -> AnyNDArray:

@@ -340,8 +340,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def written_cells(column: Sequence[Any]) -> list[Any]:
-    """Cells of CSV: numbers as Python's own floats, nothing where one is NaN."""
-    cells = np.asarray(column).tolist()
+    """Cells of CSV: of an array Python's own numbers, of a list what it holds; nothing for NaN."""
+    cells = column.tolist() if hasattr(column, "tolist") else column
     return ["" if isinstance(cell, float) and cell != cell else cell for cell in cells]
 
 

@@ -109,6 +109,14 @@ def candidate_from_json(row: Any) -> Candidate:
     return Candidate(*row)
 
 
+def kernel_name(regressor: Any) -> str:
+    """The name of the kernel that was chosen or given; of an object, that of its class."""
+    if regressor.kernel_choice_ is not None:
+        return regressor.kernel_choice_.chosen
+    kernel = regressor.kernel
+    return kernel if isinstance(kernel, str) else type(kernel).__name__
+
+
 def choice_sentence(table: KernelTable | None) -> str:
     """One line about the choice of the kernel; empty where it was given."""
     if table is None:

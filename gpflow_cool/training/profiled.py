@@ -30,9 +30,9 @@ from ..chain.products import (
     kernel_tensors,
     outer_product,
 )
-from ..chain.search import Box
+from ..chain.search import Box, together
 from ..chain.spectrum import EPSILON, Spectrum, exact_spectrum, exact_spectrum_of_arrays
-from ..chain.starting import chain_start, task_scales
+from ..chain.starting import chain_start, positive_or_one, task_scales
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
 from ..graphs import compiled
 from ..linalg import lapack_eigh, prefers_device
@@ -77,6 +77,7 @@ class ProfiledChain(Loss):
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
         self.last: InnerSolution | None = None
+        self.highest: InnerSolution | None = None
         self.rounding = 0.0
         self.failure: Exception | None = None
 
@@ -92,7 +93,7 @@ class ProfiledChain(Loss):
 
     def evaluate_anew(self) -> Evaluation:
         """As :meth:`evaluate`, with a search of all b and sigma2, not from the last ones."""
-        self.last = None
+        self.last = self.highest = None
         return self.evaluate()
 
     def _evaluate(self, compute: Computation) -> Evaluation:
@@ -274,10 +275,22 @@ class ProfiledChain(Loss):
         :param scales: [T], the tasks' variances.
         """
         box = self.inner_box(problems.spectrum, scales, present)
-        self.last = best = solve(problems, box, self.last)
+        best = solve(problems, box, self.last)
+        self.last = self.with_maxima_of_highest(best)
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
         return best._replace(parameters=parameters)
+
+    def with_maxima_of_highest(self, found: InnerSolution) -> InnerSolution:
+        """
+        Where the next solution starts: at the maxima of this one and, where its terms are lower, at
+        those of the best one so far. A line search that went too far returns there, and may have
+        lost a maximum meanwhile.
+        """
+        if self.highest is None or np.sum(found.values) >= np.sum(self.highest.values):
+            self.highest = found
+            return found
+        return found._replace(maxima=together(found.maxima, self.highest.maxima))
 
     def inner_box(self, spectrum: Spectrum, scales: AnyNDArray, present: AnyNDArray) -> Box:
         """Bounds of the inner problem, which fix what is not solved for."""
@@ -353,11 +366,9 @@ def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     """
     kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
     b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
-    useful = spectrum.useful
     squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
     power = np.maximum(scales, squares / spectrum.num_rows)
-    smallest = min(useful.min(), kernel_variance) if len(useful) else np.inf
-    highest = np.maximum(b, power / smallest)
+    smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
     lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
-    upper = B_RANGE * np.stack([highest, sigma2], axis=1)
+    upper = B_RANGE * np.stack([power / smallest, sigma2], axis=1)
     return Box(np.log(lower), np.log(upper))

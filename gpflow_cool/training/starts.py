@@ -7,10 +7,16 @@ import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Periodic, Sum
+from gpflow.kernels import Constant, Kernel, Periodic, Sum
 
 from ..chain.laplacian import Laplacian
-from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
+from ..chain.starting import (
+    half_median_distance,
+    mean_kernel_diagonal,
+    mean_squares,
+    scale_parameters,
+    task_scales,
+)
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
@@ -22,6 +28,10 @@ LONG_LENGTHSCALE = 4.0
 LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """Times half the median distance: what is tried after training, if that seems worthwhile."""
 
+ALONE = 0.5
+"""Times half the median distance: where each input has a lengthscale, what one of them has while
+the others have the longest in `LADDER`, of which half is tried then."""
+
 LONG_PERIOD = 1e4
 """Times half the median distance: a period that the data do not see."""
 
@@ -30,6 +40,9 @@ FEW_ROWS = 50
 
 UNBALANCED = 10.0
 """Terms of a sum whose mean variances differ by more are tried with equal ones as well."""
+
+UNEQUAL = (1e-4, 1e4)
+"""Times its variance: what a term of a sum has where no task has a signal with equal terms."""
 
 WORTHWHILE = 1e-3
 """Nats that another start must gain."""
@@ -70,8 +83,8 @@ def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
 def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
     """
     Start from the present parameters, or from others if their loss is lower: lengthscales of the
-    centre, longer ones, with which a model is nearly linear and may have another optimum, and both
-    of them with balanced variances.
+    centre, longer ones, with which a model is nearly linear and may have another optimum, both of
+    them with balanced variances, and constants of the size of the targets' means.
     """
     trainable = list(run.model.trainable_parameters)
     present = [p.numpy() for p in trainable]
@@ -81,7 +94,10 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     balanced = balanced_variances(run.model.kernel, run.model.data[0].numpy())
     starts = [{}, near, long] if near else [{}]
     starts += [{**lengths, **balanced} for lengths in starts[-2:] if balanced]
-    moved = [n for n, p in enumerate(trainable) if id(p) in near or id(p) in balanced]
+    constants = constants_for_means(run.model)
+    starts += [{**starts[-1], **constants}] if constants else []
+    changed = {*near, *balanced, *constants}
+    moved = [n for n, p in enumerate(trainable) if id(p) in changed]
     parameters = [trainable[n] for n in moved]
     values = [[start.get(id(trainable[n]), present[n]) for n in moved] for start in starts]
     if moved:
@@ -121,17 +137,47 @@ def balanced_variances(kernel: Kernel, X: AnyNDArray) -> dict[int, AnyNDArray]:
     if max(first, *others) < UNBALANCED * min(first, *others):
         return {}
     found = {}
-    for term, size in zip(kernel.kernels[1:], others, strict=True):
-        for parameter in scale_parameters(term)[:1]:
+    for parameter, size in zip(term_scales(kernel), others, strict=True):
+        if parameter is not None:
             value = parameter.numpy() * (first / size)
-            if parameter.trainable and parameter.prior is None and is_admissible(parameter, value):
+            if is_admissible(parameter, value):
                 found[id(parameter)] = value
     return found
 
 
-def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> bool:
+def term_scales(kernel: Sum) -> list[Parameter | None]:
+    """The scale of each term of a sum but the first, None where it is not to be changed."""
+    firsts = [next(iter(scale_parameters(term)), None) for term in kernel.kernels[1:]]
+    return [p if p is not None and p.trainable and p.prior is None else None for p in firsts]
+
+
+def constants_for_means(model: TrainableModel) -> dict[int, AnyNDArray]:
     """
-    Move to the best of the lengthscales in `LADDER`, if one of them has a lower loss.
+    Variances, by id, with which constant terms of a sum explain the targets' means while the others
+    explain how they vary; none where means are not large.
+
+    The loss is flat between there and constants that are small: far from zero, rounding hides the
+    slope.
+    """
+    kernel, (X, Y) = model.kernel, model.data
+    if not isinstance(kernel, Sum):
+        return {}
+    residual = (Y - model.mean_function(X)).numpy()
+    ratio = float(np.max(mean_squares(residual) / task_scales(residual)))
+    if ratio < UNBALANCED:
+        return {}
+    varying = [term for term in kernel.kernels if not isinstance(term, Constant)]
+    size = ratio * sum(mean_kernel_diagonal(term, X.numpy()) for term in varying)
+    pairs = zip(kernel.kernels[1:], term_scales(kernel), strict=True)
+    constants = [p for term, p in pairs if isinstance(term, Constant) and p is not None]
+    return {id(p): size * np.ones_like(p.numpy()) for p in constants if is_admissible(p, size)}
+
+
+def try_others(
+    run: Run, centre: list[AnyNDArray], evaluate: Evaluate, *, no_signal: bool = False
+) -> bool:
+    """
+    Move to the best of other lengthscales, if one of them has a lower loss.
 
     Where no task has a signal the loss does not depend on the lengthscales, so that no gradient
     leads away from there. Yet with a long lengthscale a trend may be there to learn, and with a
@@ -139,10 +185,13 @@ def try_other_lengthscales(run: Run, centre: list[AnyNDArray], evaluate: Evaluat
 
     :param evaluate: If it solves for b, it must look everywhere: where b is next to nothing, a
         maximum with more signal may be out of sight.
+    :param no_signal: Whether to try other variances of the terms of a sum, too.
     :return: Whether a lower loss was found.
     """
     lowest, best = run.best_loss - WORTHWHILE, None
-    for parameters, values in other_lengthscales(run.model, centre):
+    others = [*other_lengthscales(run.model, centre)]
+    others += [*unequal_terms(run.model.kernel)] if no_signal else []
+    for parameters, values in others:
         with suppress(*FAILURES):
             run.restore_best()
             assign_all(parameters, values)
@@ -162,7 +211,7 @@ def other_lengthscales(
 ) -> Iterator[tuple[list[Parameter], list[AnyNDArray]]]:
     r"""
     Lengthscales in `LADDER`, all of them together; where there are periodic kernels, then the same
-    with a long period.
+    with a long period; where inputs have lengthscales of their own, then each input alone.
 
     The distance :math:`\sin(\pi r / p) / \ell` is :math:`r / (\ell p / \pi)` for a period p far
     beyond the data: a kernel that need not repeat itself.
@@ -170,7 +219,9 @@ def other_lengthscales(
     lengthscales = trainable_lengthscales(model)
     pairs = zip(model.trainable_parameters, centre, strict=True)
     moved = {id(p): (p, value) for p, value in pairs if id(p) in lengthscales}
-    for factor in LADDER if moved else ():
+    several = [(p, value) for p, value in moved.values() if np.size(value) > 1]
+    ladder = LADDER[1::2] if several else LADDER
+    for factor in ladder if moved else ():
         parameters, values = zip(*moved.values(), strict=True)
         yield list(parameters), [factor * value for value in values]
     periodic = [
@@ -178,7 +229,7 @@ def other_lengthscales(
         for kernel in (model.kernel, *model.kernel.submodules)
         if isinstance(kernel, Periodic) and kernel.period.trainable
     ]
-    for factor in LADDER if periodic else ():
+    for factor in ladder if periodic else ():
         changes = {key: (p, factor * value) for key, (p, value) in moved.items()}
         for kernel in periodic:
             key = id(kernel.base_kernel.lengthscales)
@@ -188,6 +239,21 @@ def other_lengthscales(
                 changes[key] = moved[key][0], changes[key][1] * (np.pi / period)
         parameters, values = zip(*changes.values(), strict=True)
         yield list(parameters), list(values)
+    for parameter, value in several:
+        for column in range(value.size):
+            alone = LADDER[-1] * value
+            alone[column] = ALONE * value[column]
+            yield [parameter], [alone]
+
+
+def unequal_terms(kernel: Kernel) -> Iterator[tuple[list[Parameter], list[AnyNDArray]]]:
+    """The variance of each term of a sum but the first, times those in `UNEQUAL`."""
+    scales = term_scales(kernel) if isinstance(kernel, Sum) else []
+    for parameter in (p for p in scales if p is not None):
+        for factor in UNEQUAL:
+            value = factor * parameter.numpy()
+            if is_admissible(parameter, value):
+                yield [parameter], [value]
 
 
 def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:

@@ -318,9 +318,9 @@ def test_a_task_without_signal_takes_few_steps(monkeypatch):
 def test_steps_balance_what_lifts_and_what_lowers_the_parameters(rng, learning):
     """Against differences of log q - log n; gradients are (q - n) / 2."""
     p = random_problem(rng, 9, 3)
-    problems, tasks = task_problems(exact(p.K, p.Y), learning), np.arange(3)
+    problems, tasks = task_problems(exact(p.K, p.Y), learning), np.arange(300) % 3
     problems = problems._replace(spectrum=problems.spectrum._replace(slack=0.3))
-    x = np.log(np.stack([p.b, p.sigma2], axis=1))
+    x = rng.uniform(-5.0, 3.0, size=(300, 2))
 
     def balance(x):
         terms = task_terms(problems, tasks, np.exp(x))
@@ -329,14 +329,15 @@ def test_steps_balance_what_lifts_and_what_lowers_the_parameters(rng, learning):
     terms, h = task_terms(problems, tasks, np.exp(x)), 1e-5
     J = np.stack([(balance(x + e) - balance(x - e)) / (2 * h) for e in h * np.eye(2)], axis=2)
     expected = np.linalg.solve(J, -balance(x)[..., None])[..., 0]
-    good = (J[:, 0, 0] < 0) & (J[:, 1, 1] < 0) & (np.linalg.det(J) > 0)
-    good &= np.max(np.abs(expected), axis=1) < newton.MAX_STEP
-    assert good.any()
-    steps = newton.balancing_steps(np.exp(x), terms, np.ones([3, 2], bool))
-    assert_allclose(steps, np.where(good[:, None], expected, 0.0), rtol=1e-6)
-    held = newton.balancing_steps(np.exp(x), terms, np.array([[True, False]] * 3))
+    positive = np.linalg.det(J) > 0
+    near = np.max(np.abs(expected), axis=1) < newton.MAX_STEP
+    good = positive & near
+    assert good.any() and (positive & ~near).any() and (near & ~positive).any()
+    steps = newton.balancing_steps(np.exp(x), terms, np.ones([300, 2], bool))
+    assert_allclose(steps, np.where(good[:, None], expected, 0.0), rtol=1e-4, atol=1e-6)
+    held = newton.balancing_steps(np.exp(x), terms, np.array([[True, False]] * 300))
     alone = -balance(x)[:, 0] / J[:, 0, 0]
-    assert_allclose(held[:, 0], np.where(J[:, 0, 0] < 0, alone, 0.0), rtol=1e-6)
+    assert_allclose(held[:, 0], np.where(J[:, 0, 0] < 0, alone, 0.0), rtol=1e-4, atol=1e-6)
     assert not held[:, 1].any()
 
 

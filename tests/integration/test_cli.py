@@ -92,6 +92,7 @@ def test_fit_with_options_and_json(place, tmp_path):
     settings.update(standardize=False, random_state=3, orders=3)
     assert settings.items() <= model.get_params().items()
     assert found["inputs"] == ["x"] and found["targets"] == ["heat"] and found["rows"] == 20
+    assert found["kernel"] == "matern32" and found["kernel_choice"] == ""
     rows = model.leave_one_out_
     _, Y = model.training_data()
     error = found["leave_one_out"]["targets"][0]["rmse"]
@@ -109,10 +110,12 @@ def test_fit_in_the_targets_own_order(place, frame, tmp_path):
     assert np.max(np.abs(chain.noise_correlation_ - averaged.noise_correlation_)) > 1e-4
 
 
-def test_quiet_is_silent_and_force_replaces(place, tmp_path):
+def test_quiet_is_silent_and_force_replaces(place, tmp_path, monkeypatch):
     arguments = ["fit", place / "data.csv", "--targets", "heat", "--kernel", "linear", "--quiet"]
     assert run(*arguments, "--out", tmp_path / "m").output == ""
-    assert "exists already" in mistake(*arguments, "--out", tmp_path / "m")
+    with monkeypatch.context() as before:  # told before TensorFlow is loaded
+        before.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
+        assert "exists already" in mistake(*arguments, "--out", tmp_path / "m")
     assert run(*arguments, "--out", tmp_path / "m", "--force").exit_code == 0
     assert load(tmp_path / "m").kernel == "linear"
 
@@ -145,6 +148,8 @@ def test_predict_given_and_functions(place, tmp_path):
     given = pd.read_csv(tmp_path / "given.csv")
     assert_allclose(given[["heat", "cold"]], mean, rtol=1e-9)
     assert_allclose(given[["heat_std", "cold_std"]], std, rtol=1e-6)
+    assert run(*arguments, tmp_path / "alike.csv", "--given", "*").exit_code == 0
+    assert (tmp_path / "alike.csv").read_text() == (tmp_path / "given.csv").read_text()
     assert given["cold"][0] == 60.0 and given["cold_std"][0] == 0.0 < given["cold_std"][1]
     _, std = model.predict(new[["x", "y"]], return_std=True, include_noise=False)
     functions = pd.read_csv(tmp_path / "functions.csv")
@@ -295,7 +300,9 @@ def test_a_full_disk(place, tmp_path, monkeypatch):
 
 def test_mistakes_in_predict(place, tmp_path):
     arguments = ["predict", place / "model", place / "new.csv", "--out", tmp_path / "p.csv"]
-    assert "--given z: the model's targets are heat, cold" in mistake(*arguments, "--given", "z")
+    for unknown in ("z", "z*"):
+        line = f"--given {unknown}: the model's targets are heat, cold"
+        assert line in mistake(*arguments, "--given", unknown)
     assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
     bad = write(tmp_path / "bad.csv", "x\n1\n")
     assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])

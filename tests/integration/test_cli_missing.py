@@ -68,6 +68,29 @@ def test_impute_writes_the_completed_table(place, tmp_path):
     assert list(got) == found["columns"]
 
 
+def test_impute_leaves_cells_as_they_are(tmp_path):
+    """Also those of inputs, whole numbers, and of columns that are neither."""
+    x = ["1", "2.50", "3", " 4", "5e0", "6", "7", "8"]
+    y = ["10", "21", "", "40", "52", "0060", "", "80.0"]
+    rows = [",".join(cells) for cells in zip(x, y, "abcdefgh", strict=True)]
+    data = write(tmp_path / "data.csv", "\n".join(["x,y,z", *rows]))
+    out = tmp_path / "out.csv"
+    arguments = ["--targets", "y", "--inputs", "x", "--kernel", "linear", "--quiet", "--out", out]
+    assert run("impute", data, *arguments).exit_code == 0
+    head, *lines = out.read_text().splitlines()
+    assert head == "x,y,z,y_std"
+    for before, after in zip(rows, lines, strict=True):
+        *same, std = after.split(",")
+        if ",," not in before:
+            assert ",".join(same) == before and float(std) == 0.0
+        else:
+            assert before == ",".join([same[0], "", same[2]])
+            mean = same[1]
+            assert 20.0 < float(mean) < 80.0 and 0.1 < float(std) < 20.0
+            assert len(std.replace(".", "")) <= 6  # four digits of the smallest one
+            assert len(mean.partition(".")[2]) <= len(std.partition(".")[2]) + 1
+
+
 def test_impute_to_parquet_is_silent_and_replaces(place, tmp_path):
     out = write(tmp_path / "completed.parquet", "old")
     arguments = ["impute", place / "data.csv", *ARGUMENTS, "--out", out]

@@ -25,9 +25,9 @@ def random_covariance(rng, T, rank=None):
     return A @ A.T
 
 
-def graded(rng, T):
-    """Tasks whose deviations differ by a factor of a million."""
-    scale = np.logspace(-3, 3, T)
+def graded(rng, T, decades=3):
+    """Tasks whose deviations differ by a factor of a million, or more."""
+    scale = np.logspace(-decades, decades, T)
     return random_covariance(rng, T) * np.outer(scale, scale)
 
 
@@ -45,6 +45,7 @@ MATRICES = {
     "rank1": lambda rng: random_covariance(rng, 4, 1),
     "rank3 of 6": lambda rng: random_covariance(rng, 6, 3),
     "graded": lambda rng: graded(rng, 4),
+    "units of all sizes": lambda rng: graded(rng, 4, 10),
     "without one task": without_one_task,
     "copies": lambda rng: random_covariance(rng, 3)[np.ix_([0, 0, 1, 0, 2], [0, 0, 1, 0, 2])],
     "tiny": lambda rng: 1e-12 * random_covariance(rng, 3),
@@ -93,6 +94,12 @@ def test_cholesky_factor_of_any_covariance(rng, name):
 def test_cholesky_factor_where_it_is_unique(rng):
     S = random_covariance(rng, 5)
     assert_allclose(semidefinite_cholesky(S), np.linalg.cholesky(S), rtol=1e-9, atol=1e-12)
+
+
+def test_rounding_beside_a_task_without_variance_changes_no_other_task():
+    S = np.array([[1.0, 1e-17, 0.5], [1e-17, 1e-40, 0.0], [0.5, 0.0, 2.0]])
+    L = semidefinite_cholesky(S)
+    assert_allclose(L @ L.T, S, rtol=1e-12, atol=2e-17)
 
 
 @pytest.mark.filterwarnings("error")

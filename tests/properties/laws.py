@@ -190,8 +190,14 @@ def in_units(S: np.ndarray, variances: np.ndarray) -> np.ndarray:
     return S / deviation[..., :, None] / deviation[..., None, :]
 
 
-def not_a_covariance(name: str, S: np.ndarray, variances: np.ndarray) -> Iterator[str]:
-    """What is wrong with covariances [..., P, P], in units of the variances [..., P]."""
+def not_a_covariance(
+    name: str, S: np.ndarray, variances: np.ndarray, error: float = COVARIANCE_ERROR
+) -> Iterator[str]:
+    """
+    What is wrong with covariances [..., P, P], in units of the variances [..., P].
+
+    :param error: How far an entry may be off.
+    """
     yield from where_not_finite(**{name: S})
     if np.isfinite(S).all():
         R = in_units(S, variances)
@@ -199,7 +205,7 @@ def not_a_covariance(name: str, S: np.ndarray, variances: np.ndarray) -> Iterato
         smallest = float(np.min(np.linalg.eigvalsh(0.5 * (R + np.swapaxes(R, -1, -2)))))
         if asymmetry > COVARIANCE_ERROR:
             yield f"{name} is not symmetric, by {asymmetry:.2g} of the variances"
-        if smallest < -COVARIANCE_ERROR * R.shape[-1]:
+        if smallest < -error * R.shape[-1]:
             yield f"{name} has an eigenvalue of {smallest:.2g} of the variances"
 
 
@@ -241,14 +247,19 @@ def variances(fitted: Fitted) -> Iterator[str]:
 
 
 def layouts(fitted: Fitted) -> Iterator[str]:
-    """Full covariances are covariances, and agree with each other in every layout."""
+    """
+    Full covariances are covariances, and agree with each other in every layout.
+
+    Where a periodic kernel spans many periods its phases are rounded, each for itself.
+    """
     p = fitted.prior
+    error = COVARIANCE_ERROR + EPS * num_periods(fitted.model.kernel, fitted.X, fitted.Xnew)
     for name, predict in [("f", fitted.posterior.predict_f), ("y", fitted.posterior.predict_y)]:
         S = {layout: np.asarray(predict(fitted.Xnew, *layout)[1]) for layout in LAYOUTS}
         M, T = p.shape
         full = S[True, True].reshape(M * T, M * T)
-        yield from not_a_covariance(f"full covariance of {name}", full, p.ravel())
-        yield from not_a_covariance(f"{name} over inputs", S[True, False], p.T)
+        yield from not_a_covariance(f"full covariance of {name}", full, p.ravel(), error)
+        yield from not_a_covariance(f"{name} over inputs", S[True, False], p.T, error)
         yield from not_a_covariance(f"{name} over tasks", S[False, True], p)
         own = in_units(S[True, True].reshape(M * T, M * T), p.ravel()).reshape(M, T, M, T)
         over_inputs = np.einsum("mtnt->tmn", own)
@@ -395,14 +406,19 @@ def same_predictions(
 
 
 def rounding_of_squares(Y: np.ndarray) -> float:
-    """
+    r"""
     What sums of squared targets, to which inducing points reduce the rows, are known to, relative
-    to how the targets vary: ten times eps of the squares. At 1e4 deviations from zero that is 2e-7.
+    to how the targets vary.
+
+    .. math:: 2 N \epsilon \, \max_t \frac{\sum_n y_{nt}^2}{\sum_n (y_{nt} - \bar{y}_t)^2}
+
+    A sum of N squares is rounded by :math:`N \epsilon / 2` of itself at most. The residual is the
+    difference of two such sums, and two orders of the rows are compared.
     """
     deviation = np.std(Y, axis=0)
     varies = deviation > 20 * EPS * np.max(np.abs(Y), axis=0)
     squares = np.mean(np.square(Y[:, varies] / deviation[varies]), axis=0)
-    return 10 * EPS * float(np.max(squares, initial=0.0))
+    return 2 * len(Y) * EPS * float(np.max(squares, initial=0.0))
 
 
 JOINT_LAWS: tuple[Callable[[Fitted], Iterator[str]], ...] = (

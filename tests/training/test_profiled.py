@@ -19,7 +19,7 @@ from gpflow_cool.chain import newton
 from gpflow_cool.chain.search import Box, Starts
 from gpflow_cool.chain.terms import task_problems
 from gpflow_cool.training import starts
-from gpflow_cool.training.profiled import ProfiledChain
+from gpflow_cool.training.profiled import ProfiledChain, inner_box
 from gpflow_cool.training.vector import ParameterVector
 
 SE = kernels.SquaredExponential
@@ -278,6 +278,27 @@ def test_b_above_a_bound_of_its_own(rng):
     assert np.all(model.b.numpy() >= 2.0) and np.min(model.b.numpy()) < 2.1
 
 
+def test_bounds_of_the_inner_problem():
+    r"""
+    b within 1e10 of :math:`v / k`, with v the variance of a task and k the mean of K's diagonal;
+    above also of its mean square over the smallest eigenvalue. sigma2 within 1e10 of v / 10, and
+    above its floor.
+    """
+    K = np.diag([6.0, 1.0, 0.5, 0.0])  # of trace 7.5
+    Y = np.array([[1.0, 20.0], [2.0, 21.0], [3.0, 19.0], [-4.0, 20.0]])
+    squares, scales = np.array([7.5, 400.5]), np.array([7.25, 0.5])
+    box = inner_box(exact(K, Y), scales, np.array([1e-4, 1e-30]))
+    b = scales / (7.5 / 4)
+    assert_allclose(np.exp(box.lower), np.stack([1e-10 * b, [1e-4, 5e-12]], axis=1))
+    assert_allclose(np.exp(box.upper), 1e10 * np.stack([squares / 0.5, 0.1 * scales], axis=1))
+    # of rank one: the eigenvalue is larger than the mean of the diagonal, 1.5, which then counts
+    one = inner_box(exact(np.diag([6.0, 0.0, 0.0, 0.0]), Y), 1e3 * scales, np.zeros(2))
+    assert_allclose(np.exp(one.upper[:, 0]), 1e10 * np.array([7250.0, 500.0]) / 1.5)
+    # nothing but zeros
+    none = inner_box(exact(np.zeros((4, 4)), Y), scales, np.zeros(2))
+    assert_allclose(np.exp(none.upper[:, 0]), 1e10 * squares)
+
+
 def test_sigma2_stops_at_its_floor(rng):
     """A copy of another task wants no noise at all."""
     X, Y = smooth_data(rng)
@@ -287,6 +308,25 @@ def test_sigma2_stops_at_its_floor(rng):
     floor = 1e-4 * np.var(Y[:, 2])
     assert_allclose(model.sigma2.numpy()[2], floor, rtol=1e-3)
     assert model.sigma2.numpy()[2] >= floor
+
+
+# Maxima that a line search loses and finds again --------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [5, 13])
+def test_a_search_that_went_too_far_finds_the_maximum_that_it_left(seed):
+    """There is another maximum on the way back, up to 3 nats lower."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(8, 1))
+    Y = np.sin(3.0 * X + rng.uniform(0.0, 6.0, size=3)) + 0.3 * rng.normal(size=(8, 3))
+    model = CoolMTGP((X, Y), SE(lengthscales=0.3))
+    profile = model.profile()
+    before = profile.evaluate().loss
+    for lengthscale in (1.0, 0.6):
+        model.kernel.lengthscales.assign(lengthscale)
+        profile.evaluate()
+    model.kernel.lengthscales.assign(0.3)
+    assert_allclose(profile.evaluate().loss, before, rtol=1e-9)
 
 
 # What it costs ------------------------------------------------------------------------------------

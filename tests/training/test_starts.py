@@ -1,9 +1,12 @@
 """Where a fit starts again: lengthscales at which something other than noise is seen."""
 
+import warnings
+
 import gpflow
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from properties.cases import make_data, make_model, random_case
 
 from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.chain.starting import half_median_distance
@@ -25,7 +28,7 @@ def test_a_fit_leaves_a_place_where_everything_looks_like_noise(monkeypatch):
     history = model.fit(verbose=0)
     assert NOTE not in history.message
     with monkeypatch.context() as patch:
-        patch.setattr(starts, "LADDER", ())
+        patch.setattr(starts, "other_lengthscales", lambda *_: iter(()))
         assert NOTE in other.fit(verbose=0).message
     assert model.training_loss() < other.training_loss() - 0.9
     assert_allclose(min(history.history["loss"]), model.training_loss(), rtol=1e-9)
@@ -92,3 +95,64 @@ def test_a_periodic_kernel_with_a_long_period_is_its_base(rng):
         starts.assign_all(parameters, values)
         base = gpflow.kernels.Matern52(lengthscales=factor * half_median_distance(X))
         assert_allclose(model.kernel(X), base(X), atol=1e-6)
+
+
+# Inputs and terms, one at a time ------------------------------------------------------------------
+
+
+def test_inputs_with_lengthscales_of_their_own_are_tried_alone(rng):
+    """As many trials for four inputs as for one lengthscale."""
+    X = rng.normal(size=(6, 4))
+    model = CoolMTGP((X, X[:, :1]), gpflow.kernels.Matern32(lengthscales=np.ones(4)))
+    tried = list(starts.other_lengthscales(model, starts.starting_points(model)))
+    assert len(tried) == len(starts.LADDER)
+    half = half_median_distance(X)
+    together, alone = tried[:4], tried[4:]
+    values = [value for _, (value,) in together]
+    assert_allclose(values, half * np.outer([0.1, 4.0, 64.0, 1024.0], np.ones(4)))
+    values = [value for _, (value,) in alone]
+    assert_allclose(values, half * np.where(np.eye(4, dtype=bool), 0.5, 1024.0))
+
+
+@pytest.mark.slow
+def test_six_rows_of_noise_with_four_lengthscales():
+    """Another optimum, three nats lower, has one input that matters and not another one."""
+    case = random_case(40174)
+    data = make_data(case)
+    model, other = make_model(case, data), make_model(case, data)
+    model.fit(verbose=0)
+    other.fit("scipy", verbose=0)
+    assert model.training_loss() < other.training_loss() - 1.0
+
+
+def test_terms_that_cancel_at_the_start_are_found():
+    """x x' + 1 is zero between the only inducing point and the other row: all looks like noise."""
+    X, Y = np.array([[-1.0], [1.0]]), np.array([[-0.9, 1.2], [0.8, -1.1]])
+    model = SparseCoolMTGP((X, Y), gpflow.kernels.Linear() + gpflow.kernels.Constant(), X[:1])
+    assert NOTE not in model.fit(verbose=0).message
+    assert model.kernel.kernels[1].variance.numpy() < 1e-3
+    gpflow.set_trainable(model.kernel.kernels[1].variance, False)
+    assert list(starts.unequal_terms(model.kernel)) == []
+
+
+def test_constants_start_at_the_size_of_the_means(rng):
+    """A default fit is as good as one that starts with the right constant, to 0.1 nats."""
+    X = rng.normal(size=(30, 2))
+    Y = X @ rng.normal(size=(2, 2)) + 0.3 * rng.normal(size=(30, 2)) + 1e8
+    linear, losses = gpflow.kernels.Linear, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # targets far from zero
+        for constant in (1.0, 1e16, 3e16):
+            model = CoolMTGP((X, Y), linear() + gpflow.kernels.Constant(constant))
+            if constant == 1.0:
+                ((which, value),) = starts.constants_for_means(model).items()
+                assert which == id(model.kernel.kernels[1].variance)
+                ratio = np.max(np.mean(Y**2, axis=0) / np.var(Y, axis=0))
+                assert_allclose(value, ratio * np.mean(np.sum(X**2, axis=1)), rtol=1e-6)
+            model.fit(verbose=0)
+            losses.append(float(model.training_loss()))
+    assert losses[0] < min(losses[1:]) + 0.1
+    near = CoolMTGP((X, Y - 1e8), linear() + gpflow.kernels.Constant())
+    assert starts.constants_for_means(near) == {}
+    alone = CoolMTGP((X, Y - 1e8 + 20.0), linear())
+    assert starts.constants_for_means(alone) == {}
