@@ -69,6 +69,9 @@ ROWS_OF_DRAW, TASKS_OF_DRAW, NOISE_OF_DRAW = 150, 3, 0.01
 LENGTHSCALE, ALPHA = 0.25, 0.2
 """Of kernels that are to be found, in standard deviations of the one input."""
 
+SEVERAL_INPUTS, LENGTHSCALES = 3, {"Matern32": 1.0, "Laplacian": 3.0}
+"""Of `matern32+laplacian`: of one input, a Laplacian kernel is a Matern 1/2 kernel."""
+
 ROUGHNESS = ("se", "matern52", "matern32", "matern12")
 """Neighbours in this list count as half found."""
 
@@ -149,16 +152,21 @@ def true_kernel(name: str) -> gpflow.kernels.Kernel:
     kernel = CANDIDATES[name]()
     for part in (kernel, *kernel.submodules):
         if isinstance(part, gpflow.kernels.Stationary):
-            part.lengthscales.assign(LENGTHSCALE)
+            own = LENGTHSCALES[type(part).__name__] if sees_several(name) else LENGTHSCALE
+            part.lengthscales.assign(own)
         if isinstance(part, gpflow.kernels.RationalQuadratic):
             part.alpha.assign(ALPHA)
     return kernel
 
 
+def sees_several(name: str) -> bool:
+    return "laplacian" in name
+
+
 def find_kernel(name: str, number: int) -> Row:
-    """Draw from a kernel of one input and choose one."""
+    """Draw from a kernel and choose one."""
     rng = np.random.default_rng([number, list(CANDIDATES).index(name)])
-    X = standard_inputs(1, rng)
+    X = standard_inputs(SEVERAL_INPUTS if sees_several(name) else 1, rng)
     table = choose_kernel((X, draw(true_kernel(name), X, rng)), verbose=0).table
     return {"found": table.chosen.removesuffix(PER_INPUT)}
 

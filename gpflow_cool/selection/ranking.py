@@ -9,11 +9,13 @@ Three questions are asked, in this order:
    has run to its lower bound, rows that are left out look better predicted than new rows are. Such
    a kernel is taken only if all others are like that.
 3. Of those that are left, which one explains the data best, charged for its parameters (the
-   Bayesian information criterion)?
+   Bayesian information criterion), and predicts rows that are left out best?
 
-.. math:: J - \tfrac{1}{2} p \log N
+.. math:: J - \tfrac{1}{2} p \log N - \sum_t N_t \log r_t
 
-with the training objective J, p trained parameters and N rows.
+with the training objective J, p trained parameters, N rows, and the errors :math:`r_t` (RMSE) of
+the :math:`N_t` targets of task t by leave-one-out. The last term is the log density of these errors
+under a normal distribution of their own size, up to a constant.
 """
 
 from collections.abc import Sequence
@@ -56,9 +58,11 @@ class Candidate(NamedTuple):
     """Why the kernel could not be fitted."""
 
     score: float | None = None
-    """The training objective, charged for the parameters: it decides between kernels that
-    leave-one-out cannot tell apart. None with a lengthscale per input, which are pulled together
-    and so are not as many parameters as they look."""
+    """
+    The training objective, charged for the parameters and for errors of left-out rows: it decides
+    between kernels whose densities leave-one-out cannot tell apart. None with a lengthscale per
+    input, which are pulled together and so are not as many parameters as they look.
+    """
 
     interpolates: bool = False
     """Whether the noise of every task is at its lower bound."""
@@ -84,9 +88,17 @@ class Trained(NamedTuple):
     """What training has maximised, without priors."""
 
 
-def charged(objective: float, num_parameters: int, num_rows: int) -> float:
-    r"""The Bayesian information criterion, :math:`J - \tfrac{1}{2} p \log N`."""
-    return objective - 0.5 * num_parameters * float(np.log(num_rows))
+def charged(
+    objective: float, num_parameters: int, num_rows: int, errors: AnyNDArray, counts: AnyNDArray
+) -> float:
+    r"""
+    The score :math:`J - \tfrac{1}{2} p \log N - \sum_t N_t \log r_t`.
+
+    :param errors: [T], r.
+    :param counts: [T], how many targets each of them is of.
+    """
+    criterion = objective - 0.5 * num_parameters * np.log(num_rows)
+    return float(criterion - np.sum(counts * np.log(errors)))
 
 
 def best_of(trained: Sequence[Trained]) -> Trained:
