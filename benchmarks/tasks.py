@@ -138,13 +138,17 @@ def plot(out: Path, picture: Path) -> None:
 
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     rows = sorted({line["N"] for line in lines})
+    methods = list(dict.fromkeys(key for line in lines for key in line if key not in ("N", "T")))
     figure, axes = plt.subplots(1, len(rows), figsize=(5 * len(rows), 5), squeeze=False)
     for axis, N in zip(axes[0], rows, strict=True):
         own = [line for line in lines if line["N"] == N]
-        for name in dict.fromkeys(key for line in own for key in line if key not in ("N", "T")):
-            T, time = np.array(sorted((x["T"], x[name]) for x in own if name in x)).T
-            slope = np.polyfit(np.log(T[-3:]), np.log(time[-3:]), 1)[0] if len(T) > 2 else np.nan
-            axis.loglog(T, time, "o-", label=f"{name} (slope {slope:.1f})")
+        for number, name in enumerate(methods):
+            times = sorted((x["T"], x[name]) for x in own if name in x)
+            if len(times) < 2:
+                continue
+            T, time = np.array(times).T
+            slope = np.polyfit(np.log(T[-3:]), np.log(time[-3:]), 1)[0]
+            axis.loglog(T, time, "o-", color=f"C{number}", label=f"{name} (slope {slope:.1f})")
         axis.set(title=f"{N} rows", xlabel="tasks", ylabel="CPU seconds")
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.tight_layout()

@@ -12,6 +12,7 @@ from ..grid.kernels import MAX_COLUMNS, grid_that_pays
 from ..selection.choice import PER_INPUT, KernelTable
 from ..selection.ranking import Candidate
 from ..selection.relevance import input_relevance
+from .choices import TASKS_OF_CHOICE
 from .columns import in_blocks
 from .encoding import Coding, Encoding
 
@@ -117,7 +118,7 @@ def kernel_name(regressor: Any) -> str:
     return kernel if isinstance(kernel, str) else type(kernel).__name__
 
 
-def choice_sentence(table: KernelTable | None) -> str:
+def choice_sentence(table: KernelTable | None, num_targets: int) -> str:
     """One line about the choice of the kernel; empty where it was given."""
     if table is None:
         return ""
@@ -126,9 +127,10 @@ def choice_sentence(table: KernelTable | None) -> str:
         return f"kernel:  {table.chosen} (of those with a name the only one for a grid)"
     failed = sum(bool(row.error) for row in kernels)
     others = f", of which {failed} failed" if failed else ""
+    some = f" and {TASKS_OF_CHOICE} of the targets" if num_targets > TASKS_OF_CHOICE else ""
     return (
         f"kernel:  {table.chosen} (chosen among {len(kernels)}{others}, by leave-one-out of"
-        f" {table.num_rows} rows)"
+        f" {table.num_rows} rows{some})"
     )
 
 

@@ -229,7 +229,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "log_evidence": log_evidence(model),
         "kernel": kernel_name(regressor),
-        "kernel_choice": choice_sentence(regressor.kernel_choice_),
+        "kernel_choice": choice_sentence(regressor.kernel_choice_, len(regressor.target_names_)),
         "grid": grid_of(regressor),
         "relevance": relevance_by_name(regressor),
         "leave_one_out": leave_one_out_scores(regressor),

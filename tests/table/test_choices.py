@@ -10,6 +10,8 @@ from gpflow_cool.cli import commands
 from gpflow_cool.lowrank.features import choose_inducing_points
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.selection.candidates import CANDIDATES
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table import choices
 from gpflow_cool.table.choices import (
     average_where_possible,
@@ -18,6 +20,7 @@ from gpflow_cool.table.choices import (
     num_inducing,
     train_model,
 )
+from gpflow_cool.table.learned import choice_sentence
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
@@ -118,3 +121,10 @@ def test_kernels_compete_on_some_of_many_tasks(rng, monkeypatch):
     assert_array_equal(seen[0], Y[:, [0, 3, 6]])
     assert_array_equal(seen[-1], Y)
     assert list(trained.model.task_names) == names and trained.history.converged
+
+
+def test_it_is_told_that_kernels_competed_on_some_targets():
+    rows = tuple(Candidate(name, -1.0, 0.5, -2.0, 3, 0.1, "") for name in ("se", "rq"))
+    table = KernelTable(rows, "se", 40)
+    assert choice_sentence(table, 100).endswith("by leave-one-out of 40 rows)")
+    assert choice_sentence(table, 101).endswith("of 40 rows and 100 of the targets)")
