@@ -59,10 +59,10 @@ plt.show()
 # More log density is better. Differences between kernels that are smaller than two standard errors
 # are chance. Of the kernels that are left, the one is taken whose *score* is highest,
 #
-# $$ J - \tfrac{1}{2} p \log N - \sum_t N \log r_t, $$
+# $$ J - \tfrac{1}{2} p \log N, $$
 #
-# the training objective charged for its $p$ parameters, and for the errors $r_t$ (RMSE) of wines
-# that are left out. Where the data cannot tell, the simpler kernel wins.
+# the training objective charged for its $p$ parameters. Where the data cannot tell, the simpler
+# kernel wins.
 #
 # ## Which inputs matter?
 # The kernel that was taken then gets one lengthscale per input,

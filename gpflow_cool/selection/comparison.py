@@ -18,9 +18,6 @@ from ..training.run import History
 from ..training.starts import FEW_ROWS
 from .ranking import Candidate, Trained, charged
 
-SMALLEST_ERROR = 1e-6
-"""Errors of left-out rows below so many deviations of a target are rounding."""
-
 ROUGHLY = 0.1
 """Kernels are compared once two steps have gained no more than so many nats."""
 
@@ -97,21 +94,18 @@ def scored(name: str, model: Any, history: History, started: float) -> Trained:
     densities = left_out.log_density.numpy()
     if not np.isfinite(densities).all():
         raise FloatingPointError("a leave-one-out density is not finite")
-    Y = model.data[1].numpy()
-    errors = np.sqrt(np.nanmean(np.square(left_out.mean.numpy() - Y), axis=0))
+    squares = np.square(left_out.mean.numpy() - model.data[1].numpy())
     num_parameters = sum(int(np.size(p)) for p in model.trainable_parameters)
     # Where targets are missing the objective is of completed ones, which no two kernels share.
     objective = log_evidence if model.observed is not None else best_objective(model, history)
-    smallest = SMALLEST_ERROR * np.nanstd(Y, axis=0) + np.finfo(Y.dtype).tiny
-    counts = np.sum(~np.isnan(Y), axis=0)
     row = Candidate(
         name,
         log_density=float(np.mean(densities)),
-        rmse=float(np.mean(errors)),
+        rmse=float(np.mean(np.sqrt(np.nanmean(squares, axis=0)))),
         log_evidence=log_evidence,
         num_parameters=num_parameters,
         seconds=time.perf_counter() - started,
-        score=charged(objective, num_parameters, len(Y), np.maximum(errors, smallest), counts),
+        score=charged(objective, num_parameters, len(densities)),
         interpolates=interpolates(model),
     )
     return Trained(row, model, history, densities, objective=objective)

@@ -1,21 +1,21 @@
 r"""
 Which of several trained kernels is taken.
 
-Three questions are asked, in this order:
+Four questions are asked, in this order:
 
 1. Is it clearly worse than the best by leave-one-out? Its mean log density per row then is lower by
    more than `CLEARLY` standard errors of the difference.
 2. Of those that are left, does the model pass through every target? Where the noise of all tasks
    has run to its lower bound, rows that are left out look better predicted than new rows are. Such
    a kernel is taken only if all others are like that.
-3. Of those that are left, which one explains the data best, charged for its parameters (the
-   Bayesian information criterion), and predicts rows that are left out best?
+3. Of those that are left, does it miss left-out rows by more? Its RMSE is then more than `CLOSE`
+   times the lowest.
+4. Of those that are left, which one explains the data best, charged for its parameters (the
+   Bayesian information criterion)?
 
-.. math:: J - \tfrac{1}{2} p \log N - \sum_t N_t \log r_t
+.. math:: J - \tfrac{1}{2} p \log N
 
-with the training objective J, p trained parameters, N rows, and the errors :math:`r_t` (RMSE) of
-the :math:`N_t` targets of task t by leave-one-out. The last term is the log density of these errors
-under a normal distribution of their own size, up to a constant.
+with the training objective J, p trained parameters and N rows.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,9 @@ CLEARLY = 2.0
 
 ROUNDING = 1e-6
 """Differences of log density per row that do not count: one kernel may become another."""
+
+CLOSE = 1.05
+"""An RMSE by leave-one-out that is more than so many times the lowest counts."""
 
 DECIDED = 4.0
 """Lengthscales per input are taken if the objective gains so many times what the prior takes, of
@@ -58,11 +61,9 @@ class Candidate(NamedTuple):
     """Why the kernel could not be fitted."""
 
     score: float | None = None
-    """
-    The training objective, charged for the parameters and for errors of left-out rows: it decides
-    between kernels whose densities leave-one-out cannot tell apart. None with a lengthscale per
-    input, which are pulled together and so are not as many parameters as they look.
-    """
+    """The training objective, charged for the parameters: it decides between kernels that
+    leave-one-out cannot tell apart. None with a lengthscale per input, which are pulled together
+    and so are not as many parameters as they look."""
 
     interpolates: bool = False
     """Whether the noise of every task is at its lower bound."""
@@ -88,17 +89,9 @@ class Trained(NamedTuple):
     """What training has maximised, without priors."""
 
 
-def charged(
-    objective: float, num_parameters: int, num_rows: int, errors: AnyNDArray, counts: AnyNDArray
-) -> float:
-    r"""
-    The score :math:`J - \tfrac{1}{2} p \log N - \sum_t N_t \log r_t`.
-
-    :param errors: [T], r.
-    :param counts: [T], how many targets each of them is of.
-    """
-    criterion = objective - 0.5 * num_parameters * np.log(num_rows)
-    return float(criterion - np.sum(counts * np.log(errors)))
+def charged(objective: float, num_parameters: int, num_rows: int) -> float:
+    r"""The Bayesian information criterion, :math:`J - \tfrac{1}{2} p \log N`."""
+    return objective - 0.5 * num_parameters * float(np.log(num_rows))
 
 
 def best_of(trained: Sequence[Trained]) -> Trained:
@@ -108,8 +101,10 @@ def best_of(trained: Sequence[Trained]) -> Trained:
         return trained[0]
     best = max(fitted, key=lambda item: item.row.log_density)
     near = [item for item in fitted if not is_clearly_worse(item, best)]
-    noisy = [item for item in near if not item.row.interpolates]
-    return max(noisy or near, key=lambda item: item.row.score or 0.0)
+    left = [item for item in near if not item.row.interpolates] or near
+    lowest = min(item.row.rmse for item in left)
+    left = [item for item in left if item.row.rmse <= CLOSE * lowest]
+    return max(left, key=lambda item: item.row.score or 0.0)
 
 
 def is_clearly_worse(item: Trained, best: Trained) -> bool:

@@ -158,7 +158,7 @@ def test_scores_are_those_of_the_model(data):
     assert result.row.log_evidence == pytest.approx(float(model.log_marginal_likelihood()))
     objective = float(model.maximum_log_likelihood_objective())
     assert result.objective == pytest.approx(objective)
-    expected = charged(objective, result.row.num_parameters, 30, errors, np.array([30, 30]))
+    expected = charged(objective, result.row.num_parameters, 30)
     assert result.row.score == pytest.approx(expected)
 
 
@@ -178,12 +178,19 @@ def test_failed_kernels_are_not_taken():
     assert best_of([failed]).row.name == "failed"
 
 
-def test_the_score_charges_for_parameters_and_for_errors(chosen):
-    errors, counts = np.array([0.5, 2.0]), np.array([30, 20])
-    expected = 10.0 - 1.5 * np.log(30) - 30 * np.log(0.5) - 20 * np.log(2.0)
-    assert charged(10.0, 3, 30, errors, counts) == pytest.approx(expected)
+def test_the_score_is_the_bayesian_information_criterion(chosen):
+    assert charged(10.0, 3, 30) == pytest.approx(10.0 - 1.5 * np.log(30))
     rows = {row.name: row for row in chosen.table.candidates}
     assert rows[chosen.table.chosen].score is None
+
+
+def test_of_those_not_clearly_worse_one_that_misses_rows_by_more_is_not_taken():
+    best = trained("best", BASE, score=1.0)
+    near = trained("near", BASE + WOBBLE - 0.08, score=2.0)
+    for rmse, name in [(1.04, "near"), (1.06, "best")]:
+        rows = best.row._replace(rmse=1.0), near.row._replace(rmse=rmse)
+        pair = [item._replace(row=row) for item, row in zip([best, near], rows, strict=True)]
+        assert best_of(pair).row.name == name
 
 
 def test_smooth_functions_without_noise_are_passed_through():
