@@ -211,7 +211,8 @@ def other_lengthscales(
 ) -> Iterator[tuple[list[Parameter], list[AnyNDArray]]]:
     r"""
     Lengthscales in `LADDER`, all of them together; where there are periodic kernels, then the same
-    with a long period; where inputs have lengthscales of their own, then each input alone.
+    with a long period; where inputs have lengthscales of their own, without a
+    prior that pulls them together, then each input alone.
 
     The distance :math:`\sin(\pi r / p) / \ell` is :math:`r / (\ell p / \pi)` for a period p far
     beyond the data: a kernel that need not repeat itself.
@@ -219,7 +220,7 @@ def other_lengthscales(
     lengthscales = trainable_lengthscales(model)
     pairs = zip(model.trainable_parameters, centre, strict=True)
     moved = {id(p): (p, value) for p, value in pairs if id(p) in lengthscales}
-    several = [(p, value) for p, value in moved.values() if np.size(value) > 1]
+    several = [(p, value) for p, value in moved.values() if np.size(value) > 1 and p.prior is None]
     ladder = LADDER[1::2] if several else LADDER
     for factor in ladder if moved else ():
         parameters, values = zip(*moved.values(), strict=True)
