@@ -277,8 +277,8 @@ def kernels_section(found: Findings) -> str:
         "Kernel",
         "Which kernel?",
         f"Each of {choice.num_rows:,} rows is predicted from all the others, with every kernel. Of"
-        " those that are not clearly worse than the best, with an RMSE within 5% of the lowest, the"
-        " one with the highest score is used, the training objective charged for the parameters:"
+        " those that are not clearly worse than the best, the one with the highest score is used,"
+        " the training objective charged for the parameters:"
         f" {html.escape(choice.chosen)}. Density and RMSE are of standardised targets.",
         embed(figure, "Densities of the kernels that were compared") + table(head, rows),
     )

@@ -1,16 +1,14 @@
 r"""
 Which of several trained kernels is taken.
 
-Four questions are asked, in this order:
+Three questions are asked, in this order:
 
 1. Is it clearly worse than the best by leave-one-out? Its mean log density per row then is lower by
    more than `CLEARLY` standard errors of the difference.
 2. Of those that are left, does the model pass through every target? Where the noise of all tasks
    has run to its lower bound, rows that are left out look better predicted than new rows are. Such
    a kernel is taken only if all others are like that.
-3. Of those that are left, does it miss left-out rows by more? Its RMSE is then more than `CLOSE`
-   times the lowest.
-4. Of those that are left, which one explains the data best, charged for its parameters (the
+3. Of those that are left, which one explains the data best, charged for its parameters (the
    Bayesian information criterion)?
 
 .. math:: J - \tfrac{1}{2} p \log N
@@ -29,9 +27,6 @@ CLEARLY = 2.0
 
 ROUNDING = 1e-6
 """Differences of log density per row that do not count: one kernel may become another."""
-
-CLOSE = 1.05
-"""An RMSE by leave-one-out that is more than so many times the lowest counts."""
 
 DECIDED = 4.0
 """Lengthscales per input are taken if the objective gains so many times what the prior takes, of
@@ -101,10 +96,8 @@ def best_of(trained: Sequence[Trained]) -> Trained:
         return trained[0]
     best = max(fitted, key=lambda item: item.row.log_density)
     near = [item for item in fitted if not is_clearly_worse(item, best)]
-    left = [item for item in near if not item.row.interpolates] or near
-    lowest = min(item.row.rmse for item in left)
-    left = [item for item in left if item.row.rmse <= CLOSE * lowest]
-    return max(left, key=lambda item: item.row.score or 0.0)
+    noisy = [item for item in near if not item.row.interpolates]
+    return max(noisy or near, key=lambda item: item.row.score or 0.0)
 
 
 def is_clearly_worse(item: Trained, best: Trained) -> bool:

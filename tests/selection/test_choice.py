@@ -184,15 +184,6 @@ def test_the_score_is_the_bayesian_information_criterion(chosen):
     assert rows[chosen.table.chosen].score is None
 
 
-def test_of_those_not_clearly_worse_one_that_misses_rows_by_more_is_not_taken():
-    best = trained("best", BASE, score=1.0)
-    near = trained("near", BASE + WOBBLE - 0.08, score=2.0)
-    for rmse, name in [(1.04, "near"), (1.06, "best")]:
-        rows = best.row._replace(rmse=1.0), near.row._replace(rmse=rmse)
-        pair = [item._replace(row=row) for item, row in zip([best, near], rows, strict=True)]
-        assert best_of(pair).row.name == name
-
-
 def test_smooth_functions_without_noise_are_passed_through():
     X = np.linspace(0.0, 6.0, 20)[:, None]
     choice = choose_kernel((X, np.hstack([np.sin(X), np.cos(X)])), ["linear", "se"], verbose=0)
