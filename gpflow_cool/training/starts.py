@@ -25,8 +25,9 @@ from .vector import ParameterVector
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
 
-LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 256.0, 1024.0)
-"""Times half the median distance: what is tried after training, if that seems worthwhile."""
+LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 1024.0, 1e9)
+"""Times half the median distance: what is tried after training, if that seems worthwhile. With the
+longest a function is constant, which may be all that targets far from zero ask for."""
 
 ALONE = 0.5
 """Times half the median distance: where each input has a lengthscale, what one of them has while
