@@ -19,6 +19,7 @@ from .search import (
     FINE,
     MARGIN,
     MARGIN_PER_ROW,
+    SAME,
     Box,
     Starts,
     highest,
@@ -45,9 +46,6 @@ SHORTENING, MAX_SHORTENINGS = 0.3, 8
 MAX_GAIN_RATIO = 10.0
 """A start is given up if this many times the expected gain of its next step would not lift it to
 the best start of its task. Near an optimum a step expects twice the gain that is left."""
-
-SAME = 0.1
-"""So close to a better start of the same task, a start is given up."""
 
 RIVAL = 5.0
 """Other maxima of a task are kept for the next kernel matrix if they are so many nats lower."""

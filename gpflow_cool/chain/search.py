@@ -45,10 +45,16 @@ class Starts(NamedTuple):
         return Starts(self.tasks[chosen], self.x[chosen])
 
 
+SAME = 0.1
+"""Starts of a task that are closer than this in both logarithms lead to the same maximum."""
+
+
 def together(one: Starts, other: Starts) -> Starts:
-    """Both, in the order of the tasks."""
-    tasks = np.concatenate([one.tasks, other.tasks])
-    return Starts(tasks, np.concatenate([one.x, other.x])).of(np.argsort(tasks, kind="stable"))
+    """Both, in the order of the tasks; of starts in one cell of size `SAME` the first."""
+    tasks, x = np.concatenate([one.tasks, other.tasks]), np.concatenate([one.x, other.x])
+    cells = np.column_stack([tasks, np.round(x / SAME)])
+    kept = np.sort(np.unique(cells, axis=0, return_index=True)[1])
+    return Starts(tasks, x).of(kept[np.argsort(tasks[kept], kind="stable")])
 
 
 def search(problems: TaskProblems, box: Box, spacing: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:

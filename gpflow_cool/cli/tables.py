@@ -288,7 +288,7 @@ def decimals_for(std: Any, digits: int) -> int:
     5
     """
     smallest = np.min(std, where=std > 0.0, initial=np.inf)
-    return min(digits - 1 - int(np.floor(np.log10(smallest))), 300) if smallest < np.inf else 0
+    return min(digits - 1 - int(np.floor(np.log10(smallest))), 300) if smallest < np.inf else 17
 
 
 def check_gaps(found: TrainingTable) -> None:

@@ -101,10 +101,13 @@ def left_out(
 ) -> LeaveOneOut:
     """The result from residuals and variances in the rotated basis."""
     P = solution.P
-    variances = tf.matmul(variance, tf.square(P), transpose_b=True)
     return LeaveOneOut(
         mean=Y - tf.matmul(residual, P, transpose_b=True),
-        cov=row_covariances(P, variance) if full_output_cov else variances,
+        cov=(
+            row_covariances(P, variance)
+            if full_output_cov
+            else tf.matmul(variance, tf.square(P), transpose_b=True)
+        ),
         log_density=univariate_log_densities(residual, variance) - solution.log_det,
     )
 

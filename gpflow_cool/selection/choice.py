@@ -23,7 +23,7 @@ from ..training.relevance import (
 )
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
-from .comparison import compare, failed, scored, uninterrupted
+from .comparison import compare, failed, scored, trained_to_the_end, uninterrupted
 from .ranking import Candidate, Trained, best_of, is_better
 
 MAX_ROWS = 1000
@@ -112,7 +112,9 @@ def choose_kernel(
         "matern32+laplacian", "linear") and GPflow kernels in a list, or kernels by names of your
         own in a dict. All named ones by default. Kernels are copied. They should see inputs of
         comparable scale: standardise X.
-    :param relevance: "shrunk", or "given" for one lengthscale per kernel.
+    :param relevance: "shrunk": kernels compete with one lengthscale each, whatever they were given,
+        and the best may get one per input. "given": kernels have the lengthscales that they were
+        given.
     :param max_rows: Where there are more rows, the choice is made on a random sample of so many,
         and the chosen kernel is then trained on all rows. Where targets are missing, the choice is
         made on the complete rows if there are enough.
@@ -175,6 +177,8 @@ def choose(
         raise no_kernel(trained)
     freed, again = None, len(rows) < len(X) or train_again
     if relevance == "shrunk":
+        number = next(n for n, item in enumerate(trained) if item is best)
+        trained[number] = best = trained_to_the_end(best, seed)
         seen = {"seed": seed, "verbose": verbose} if again else options
         freed = with_relevance(best, make, (X[rows], Y[rows]), seen)
         trained += [] if freed is None else [freed]
@@ -183,7 +187,7 @@ def choose(
     if again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
         history = train_from(model, best.model.kernel, options)
-    elif chosen is best:  # so far it was trained roughly, and nobody has seen it
+    elif chosen is best:  # nobody has seen its training
         history = train_from(model, best.model.kernel, options)
     ranked = sorted((item.row for item in trained), key=lambda row: -row.log_density)
     table = KernelTable(tuple(ranked), chosen.row.name, len(rows))
@@ -228,7 +232,7 @@ def with_relevance(
     try:
         result = scored(name, model, uninterrupted(model.fit(**options)), started)
         return result._replace(row=result.row._replace(score=None))
-    except (TrainingFailed, ArithmeticError) as error:
+    except (TrainingFailed, ArithmeticError, np.linalg.LinAlgError) as error:
         return failed(name, started, error)
     finally:
         for parameter in freed:
@@ -275,6 +279,8 @@ def table_lines(table: KernelTable) -> list[str]:
             f"  {row.seconds:7.1f}"
         )
     lines.append(f"Every one of {table.num_rows} rows predicted from all the others; * is chosen.")
+    if any(PER_INPUT in row.name for row in table.candidates) and PER_INPUT not in table.chosen:
+        lines.append("A lengthscale per input is not taken: the data decide them too little.")
     if any(row.interpolates for row in table.candidates):
         lines.append("! passes through every target: taken only if all that are as good do.")
     return lines

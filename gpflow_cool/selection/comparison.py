@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 from gpflow.keras import tf_keras
-from gpflow.kernels import Kernel
+from gpflow.kernels import Kernel, Stationary
 
 from ..joint.kronecker import solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out
 from ..training.relevance import kernels_with_lengthscales
 from ..training.remarks import interpolates
 from ..training.run import History
-from ..training.starts import FEW_ROWS
+from ..training.starts import FEW_ROWS, is_admissible
 from .ranking import Candidate, Trained, charged
 
 ROUGHLY = 0.1
@@ -46,11 +46,20 @@ def start_near(kernel: Kernel, trained: Sequence[Trained]) -> None:
     one, has ended with: a sum is then at least as good as its terms.
     """
     fitted = [item.model.kernel for item in trained if item.failure is None]
-    known = [other for other in fitted if other in kernels_with_lengthscales(other)]
-    for part in kernels_with_lengthscales(kernel) if known else ():
+    known = [
+        other for kernel in fitted for other in with_one_lengthscale(kernel) if other is kernel
+    ]
+    for part in with_one_lengthscale(kernel) if known else ():
         nearest = next((other for other in known if type(other) is type(part)), known[0])
-        if part.lengthscales.shape.rank == 0 and part.lengthscales.numpy() == 1.0:
-            part.lengthscales.assign(nearest.lengthscales)
+        value = nearest.lengthscales.numpy()
+        if part.lengthscales.numpy() == 1.0 and is_admissible(part.lengthscales, value):
+            part.lengthscales.assign(value)
+
+
+def with_one_lengthscale(kernel: Kernel) -> list[Stationary]:
+    """The kernels inside that have one lengthscale for all inputs, which is trained."""
+    parts = kernels_with_lengthscales(kernel)
+    return [part for part in parts if part.lengthscales.shape.rank == 0]
 
 
 def fit_and_score(
@@ -65,12 +74,26 @@ def fit_and_score(
         return failed(name, started, error)
 
 
+def is_rough(model: Any) -> bool:
+    """Whether candidates like this one are compared before they are trained to the end."""
+    return model.observed is None and model.data[0].shape[0] > FEW_ROWS
+
+
+def trained_to_the_end(item: Trained, seed: int | None) -> Trained:
+    """A candidate with new scores, if it was trained roughly."""
+    if not is_rough(item.model):
+        return item
+    started = time.perf_counter() - item.row.seconds
+    history = uninterrupted(item.model.fit(seed=seed, verbose=0))
+    return scored(item.row.name, item.model, history, started)
+
+
 def train_roughly(model: Any, seed: int | None) -> History:
     """
-    Train until steps gain so little that the order of the kernels is clear. Where rows are few, or
-    targets are missing, so that losses vary by chance, until the end.
+    Train until two steps gain so little that the order of the kernels is likely to be clear. Where
+    rows are few, or targets are missing, so that losses vary by chance, until the end.
     """
-    rough = model.observed is None and model.data[0].shape[0] > FEW_ROWS
+    rough = is_rough(model)
     stop = tf_keras.callbacks.EarlyStopping("loss", min_delta=ROUGHLY, patience=2)
     return uninterrupted(model.fit(seed=seed, verbose=0, callbacks=[stop] if rough else []))
 
@@ -124,5 +147,7 @@ def left_out_and_evidence(model: Any) -> tuple[LeaveOneOut, float]:
 
 
 def best_objective(model: Any, history: History) -> float:
-    """What training has maximised, without priors, at the parameters of the best loss."""
-    return -min(history.history["loss"]) - float(model.log_prior_density())
+    """What training has maximised, without priors: the best loss, if there are none."""
+    if any(p.prior is not None for p in model.trainable_parameters):
+        return float(model.maximum_log_likelihood_objective())
+    return -min(history.history["loss"])

@@ -271,6 +271,17 @@ def how_training_ended(converged: bool, message: str) -> str:
     return f", {stopped[0]}" if stopped else ""
 
 
+def remark_lines(message: str) -> list[str]:
+    """
+    What the history of a training says about the noise.
+
+    >>> remark_lines("CONVERGENCE; sigma2 of 3 of 4 tasks is at its lower bound: beware")
+    ['Beware: sigma2 of 3 of 4 tasks is at its lower bound: beware.']
+    """
+    starts = ("sigma2 of", "everything looks like noise")
+    return [f"Beware: {part}." for part in message.split("; ") if part.startswith(starts)]
+
+
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     points = result["inducing_points"]
@@ -287,6 +298,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         result["kernel_choice"] or f"kernel:  {result['kernel']}",
         *filter(None, [grid_sentence(result["grid"])]),
         relevance_sentence(result["relevance"]),
+        *remark_lines(result["message"]),
         "",
         f"{who} predicted from all the others, without training again:",
         *score_lines(result["leave_one_out"]),

@@ -67,7 +67,8 @@ def free_lengthscales(kernel: Kernel, num_columns: int) -> list[Parameter]:
 def trained_variances(kernel: Kernel) -> list[Parameter]:
     """Variances of kernels inside that are trained, and that have no prior of the user's own."""
     found = (getattr(part, "variance", None) for part in (kernel, *kernel.submodules))
-    return [p for p in found if isinstance(p, Parameter) and p.trainable and p.prior is None]
+    different = {id(p): p for p in found if isinstance(p, Parameter)}
+    return [p for p in different.values() if p.trainable and p.prior is None]
 
 
 def num_active(kernel: Kernel, num_columns: int) -> int:

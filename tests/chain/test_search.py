@@ -116,3 +116,12 @@ def test_numbers_that_are_fixed_between_points_of_the_grid(rng):
     grid = Grid([np.linspace(-20.0, 20.0, 4001), fixed], np.ones(2))
     best = shared_terms(problems, np.exp(grid.points())).values.reshape(4001, 4, 4)
     assert_allclose(found.values, [best[:, t, t].max() for t in range(4)], atol=1e-4)
+
+
+def test_starts_that_lead_to_the_same_maximum_do_not_add_up():
+    one = Starts(np.array([0, 1]), np.array([[0.0, 0.0], [1.0, 2.0]]))
+    other = Starts(np.array([0, 0, 1]), np.array([[0.01, -0.02], [0.5, 0.0], [1.02, 2.01]]))
+    both = together(one, other)
+    assert both.tasks.tolist() == [0, 0, 1]
+    np.testing.assert_array_equal(both.x, [[0.0, 0.0], [0.5, 0.0], [1.0, 2.0]])
+    np.testing.assert_array_equal(together(both, other).x, both.x)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import gpflow
 import numpy as np
 import pytest
+import tensorflow_probability as tfp
 
 from gpflow_cool import CoolMTGP, choose_kernel
 from gpflow_cool.selection import choice as module
@@ -143,6 +144,18 @@ def test_kernels_start_from_what_the_same_kernel_or_the_first_has_ended_with():
     assert [part.lengthscales.numpy() for part in kernel.kernels[:3]] == [1.0, 1.0, 0.2]
     start_near(kernel, [failed, *done])
     assert [part.lengthscales.numpy() for part in kernel.kernels[:3]] == [5.0, 3.0, 0.2]
+
+
+def test_kernels_whose_lengthscales_cannot_be_exchanged_start_from_their_own(data):
+    """One per input, and bounds that leave out what another kernel has ended with."""
+    per_input = kernels.SquaredExponential(lengthscales=[2.0, 3.0])
+    bounded = kernels.Matern52()
+    bounds = tfp.bijectors.Sigmoid(np.float64(0.9), np.float64(1.1))
+    bounded.lengthscales = gpflow.Parameter(1.0, transform=bounds)
+    candidates = {"per input": per_input, "one": kernels.Matern32(), "bounded": bounded}
+    table = choose_kernel(data, candidates, relevance="given", verbose=0).table
+    assert not any(row.error for row in table.candidates)
+    assert {row.name: row.num_parameters for row in table.candidates}["per input"] == 6
 
 
 def test_scores_are_those_of_the_model(data):
