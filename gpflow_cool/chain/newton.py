@@ -14,18 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from .search import (
-    COARSE,
-    FINE,
-    MARGIN,
-    MARGIN_PER_ROW,
-    SAME,
-    Box,
-    Starts,
-    highest,
-    search,
-    search_orders,
-)
+from .search import COARSE, FINE, SAME, Box, Starts, highest, margin_of_rows, search, search_orders
 from .terms import TaskProblems, Terms, task_terms
 
 MAX_STEP, MAX_ITERATIONS = 3.0, 1000
@@ -101,7 +90,7 @@ def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -
         Where the terms have changed much since, the grid is looked at again, a coarse one, and its
         maxima are starts as well where they are higher.
     """
-    margin = MARGIN + MARGIN_PER_ROW * float(problems.spectrum.num_rows)
+    margin = margin_of_rows(float(problems.spectrum.num_rows))
     if last is None:
         return solve_from(problems, box, highest(*search(problems, box, FINE), margin))
     present = evaluated(problems, box, last.maxima)

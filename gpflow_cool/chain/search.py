@@ -175,6 +175,11 @@ def estimate_terms(
     return np.where(near, terms.values - 0.5 * change, -np.inf), x + shift[..., None]
 
 
+def margin_of_rows(num_rows: float) -> float:
+    """How far below the highest a maximum on the grid may be to be a start of a fit."""
+    return MARGIN + MARGIN_PER_ROW * num_rows
+
+
 def highest(maxima: AnyNDArray, x: AnyNDArray, margin: float) -> Starts:
     """
     The highest maxima, [P, T], minus infinity where there is none, of x [P, T, 2].
