@@ -177,8 +177,7 @@ def choose(
         raise no_kernel(trained)
     freed, again = None, len(rows) < len(X) or train_again
     if relevance == "shrunk":
-        number = next(n for n, item in enumerate(trained) if item is best)
-        trained[number] = best = trained_to_the_end(best, seed)
+        best = trained_to_the_end(best, seed)
         seen = {"seed": seed, "verbose": verbose} if again else options
         freed = with_relevance(best, make, (X[rows], Y[rows]), seen)
         trained += [] if freed is None else [freed]

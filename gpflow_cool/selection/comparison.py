@@ -80,12 +80,11 @@ def is_rough(model: Any) -> bool:
 
 
 def trained_to_the_end(item: Trained, seed: int | None) -> Trained:
-    """A candidate with new scores, if it was trained roughly."""
+    """A candidate with its best objective, if it was trained roughly; scores stay as they are."""
     if not is_rough(item.model):
         return item
-    started = time.perf_counter() - item.row.seconds
     history = uninterrupted(item.model.fit(seed=seed, verbose=0))
-    return scored(item.row.name, item.model, history, started)
+    return item._replace(history=history, objective=best_objective(item.model, history))
 
 
 def train_roughly(model: Any, seed: int | None) -> History:

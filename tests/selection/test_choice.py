@@ -101,7 +101,6 @@ def test_kernels_are_compared_roughly_and_the_best_is_trained_to_the_end():
     assert 1e-4 < -rough.objective - lowest < 0.5
     finished = trained_to_the_end(rough, None)
     assert -finished.objective == pytest.approx(lowest, abs=1e-3)
-    assert finished.row.seconds > rough.row.seconds
     choice = choose_kernel((X, Y), ["rq"], verbose=0)
     assert choice.history.converged
     np.testing.assert_allclose(choice.model.training_loss(), lowest, atol=1e-3)
