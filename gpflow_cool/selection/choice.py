@@ -23,7 +23,7 @@ from ..training.relevance import (
 )
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
-from .comparison import compare, failed, scored, trained_to_the_end, uninterrupted
+from .comparison import compare, failed, scored, uninterrupted
 from .ranking import Candidate, Trained, best_of, is_better
 
 MAX_ROWS = 1000
@@ -177,7 +177,6 @@ def choose(
         raise no_kernel(trained)
     freed, again = None, len(rows) < len(X) or train_again
     if relevance == "shrunk":
-        best = trained_to_the_end(best, seed)
         seen = {"seed": seed, "verbose": verbose} if again else options
         freed = with_relevance(best, make, (X[rows], Y[rows]), seen)
         trained += [] if freed is None else [freed]
@@ -186,7 +185,7 @@ def choose(
     if again:
         model = make_final(data, copy.deepcopy(chosen.model.kernel))
         history = train_from(model, best.model.kernel, options)
-    elif chosen is best:  # nobody has seen its training
+    elif chosen is best:  # so far it was trained roughly, and nobody has seen it
         history = train_from(model, best.model.kernel, options)
     ranked = sorted((item.row for item in trained), key=lambda row: -row.log_density)
     table = KernelTable(tuple(ranked), chosen.row.name, len(rows))

@@ -74,25 +74,12 @@ def fit_and_score(
         return failed(name, started, error)
 
 
-def is_rough(model: Any) -> bool:
-    """Whether candidates like this one are compared before they are trained to the end."""
-    return model.observed is None and model.data[0].shape[0] > FEW_ROWS
-
-
-def trained_to_the_end(item: Trained, seed: int | None) -> Trained:
-    """A candidate with its best objective, if it was trained roughly; scores stay as they are."""
-    if not is_rough(item.model):
-        return item
-    history = uninterrupted(item.model.fit(seed=seed, verbose=0))
-    return item._replace(history=history, objective=best_objective(item.model, history))
-
-
 def train_roughly(model: Any, seed: int | None) -> History:
     """
     Train until two steps gain so little that the order of the kernels is likely to be clear. Where
     rows are few, or targets are missing, so that losses vary by chance, until the end.
     """
-    rough = is_rough(model)
+    rough = model.observed is None and model.data[0].shape[0] > FEW_ROWS
     stop = tf_keras.callbacks.EarlyStopping("loss", min_delta=ROUGHLY, patience=2)
     return uninterrupted(model.fit(seed=seed, verbose=0, callbacks=[stop] if rough else []))
 
