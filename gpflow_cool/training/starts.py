@@ -25,7 +25,7 @@ from .vector import ParameterVector
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
 
-LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 1024.0, 1e9)
+LADDER = (0.03, 0.1, 0.25, 4.0, 16.0, 64.0, 2048.0, 1e9)
 """Times half the median distance: what is tried after training, if that seems worthwhile. With the
 longest a function is constant, which may be all that targets far from zero ask for."""
 
