@@ -171,7 +171,7 @@ def test_names_cannot_steer_the_terminal(tmp_path):
     arguments = ["fit", tmp_path / "data.csv", "--targets", name, "--out", tmp_path / "model"]
     result = run(*arguments)
     assert "\x1b" not in result.output and "targets: a\\x1b[2J\n" in result.stdout
-    line = mistake(*arguments[:3], "b\x9b", *arguments[4:])
+    line = mistake(*arguments[:3], "b\x9b", "--out", tmp_path / "other")
     assert "'b\\x9b'" in line and "a\\x1b[2J" in line and printable("a\tb") == "a\\tb"
 
 

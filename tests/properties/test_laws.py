@@ -108,7 +108,7 @@ def test_a_shift_that_shows(fitted, monkeypatch):
 
 def test_squares_of_targets_far_from_zero_are_rounded():
     Y = np.array([[1.0, 0.0, 1e4], [1.0, 2.0, 1e4 + 2.0]])  # deviations 0, 1 and 1
-    expected = 10 * laws.EPS * (1.0 + (1e4 + 1.0) ** 2)
+    expected = 2 * len(Y) * laws.EPS * (1.0 + (1e4 + 1.0) ** 2)
     np.testing.assert_allclose(laws.rounding_of_squares(Y), expected, rtol=1e-12)
 
 
