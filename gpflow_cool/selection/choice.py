@@ -277,8 +277,9 @@ def table_lines(table: KernelTable) -> list[str]:
             f"  {row.seconds:7.1f}"
         )
     lines.append(f"Every one of {table.num_rows} rows predicted from all the others; * is chosen.")
-    if any(PER_INPUT in row.name for row in table.candidates) and PER_INPUT not in table.chosen:
-        lines.append("A lengthscale per input is not taken: the data decide them too little.")
+    freed = [row for row in table.candidates if row.name.endswith(PER_INPUT) and not row.error]
+    if freed and not table.chosen.endswith(PER_INPUT):
+        lines.append("Lengthscales per input are not taken: the data tell too little about them.")
     if any(row.interpolates for row in table.candidates):
         lines.append("! passes through every target: taken only if all that are as good do.")
     return lines

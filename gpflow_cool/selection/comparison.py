@@ -43,12 +43,10 @@ def compare(
 def start_near(kernel: Kernel, trained: Sequence[Trained]) -> None:
     """
     Let lengthscales that nobody has set start from those that the same kernel, or else the first
-    one, has ended with: a sum is then at least as good as its terms.
+    one, has ended with: a sum then starts where its terms are good.
     """
     fitted = [item.model.kernel for item in trained if item.failure is None]
-    known = [
-        other for kernel in fitted for other in with_one_lengthscale(kernel) if other is kernel
-    ]
+    known = [other for other in fitted if other in with_one_lengthscale(other)]
     for part in with_one_lengthscale(kernel) if known else ():
         nearest = next((other for other in known if type(other) is type(part)), known[0])
         value = nearest.lengthscales.numpy()

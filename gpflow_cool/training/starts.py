@@ -40,7 +40,8 @@ FEW_ROWS = 50
 """Up to so many rows it is tried after every fit."""
 
 UNBALANCED = 10.0
-"""Terms of a sum whose mean variances differ by more are tried with equal ones as well."""
+"""Terms of a sum whose mean variances differ by more are tried with equal ones as well. Constant
+terms are tried in the size of the targets' means, if squares are so many times their variances."""
 
 UNEQUAL = (1e-4, 1e4)
 """Times its variance: what a term of a sum has where no task has a signal with equal terms."""
@@ -212,8 +213,8 @@ def other_lengthscales(
 ) -> Iterator[tuple[list[Parameter], list[AnyNDArray]]]:
     r"""
     Lengthscales in `LADDER`, all of them together; where there are periodic kernels, then the same
-    with a long period; where inputs have lengthscales of their own, without a
-    prior that pulls them together, then each input alone.
+    with a long period; where inputs have lengthscales of their own, without a prior that pulls them
+    together, then each input alone.
 
     The distance :math:`\sin(\pi r / p) / \ell` is :math:`r / (\ell p / \pi)` for a period p far
     beyond the data: a kernel that need not repeat itself.

@@ -185,6 +185,7 @@ def test_noise_alone_does_not_free_lengthscales():
     table = choose_kernel((X, Y), ["se"], verbose=0).table
     assert table.chosen == "se"
     assert len(table.candidates) == 2
+    assert str(table).splitlines()[-1].startswith("Lengthscales per input are not taken")
 
 
 def test_failed_kernels_are_not_taken():
