@@ -14,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from .search import COARSE, FINE, SAME, Box, Starts, highest, margin_of_rows, search, search_orders
+from .search import (
+    COARSE,
+    FINE,
+    SAME,
+    Box,
+    Starts,
+    highest,
+    margin_of_rows,
+    search,
+    search_orders,
+    together,
+)
 from .terms import TaskProblems, Terms, task_terms
 
 MAX_STEP, MAX_ITERATIONS = 3.0, 1000
@@ -82,17 +93,22 @@ class Optima(NamedTuple):
         return Optima(self.starts.of(firsts), self.terms.of(firsts))
 
 
-def solve(problems: TaskProblems, box: Box, last: InnerSolution | None = None) -> InnerSolution:
+def solve(
+    problems: TaskProblems, box: Box, last: InnerSolution | None = None, *, anew: bool = False
+) -> InnerSolution:
     """
     Maximise the term of every task.
 
     :param last: The solution for a kernel matrix before this one, whose maxima are the starts.
         Where the terms have changed much since, the grid is looked at again, a coarse one, and its
         maxima are starts as well where they are higher.
+    :param anew: Whether all maxima on the coarse grid are starts as well, for a kernel matrix that
+        is far from the last one.
     """
     margin = margin_of_rows(float(problems.spectrum.num_rows))
-    if last is None:
-        return solve_from(problems, box, highest(*search(problems, box, FINE), margin))
+    if last is None or anew:
+        found = highest(*search(problems, box, FINE if last is None else COARSE), margin)
+        return solve_from(problems, box, together(last.maxima, found) if last else found)
     present = evaluated(problems, box, last.maxima)
     values = present.best().terms.values
     if np.max(np.abs(values - last.searched)) < MUCH_CHANGE:
@@ -248,7 +264,7 @@ def newton_steps(
     :param x: [P, 2], (log b, log sigma2).
     :param largest: The largest eigenvalue.
     :return: The steps [P, 2], what they would gain if the problems were linear, [P], and how long
-        they are, [P]. A jump to where b has vanished is as short as the term is linear in b.
+        they are, [P]. A jump is longer than any step: it must be evaluated.
     """
     scale = np.exp(x)
     g = scale * terms.gradients
@@ -269,9 +285,7 @@ def newton_steps(
     gains = np.sum(step * g, axis=1) + jump_gain
     lengths = np.max(np.abs(step), axis=1)
     step[jumps, 0] = (target - x[:, 0])[jumps]
-    vanishes = jumps & (target < x[:, 0])
-    bend = np.divide(H[:, 0, 0], slope, out=step[:, 0].copy(), where=vanishes)
-    return step, gains, np.where(jumps, np.maximum(lengths, np.abs(bend)), lengths)
+    return step, gains, np.where(jumps, np.inf, lengths)
 
 
 def jump_of_b(

@@ -11,9 +11,12 @@ from gpflow.base import AnyNDArray
 
 from .terms import SharedTerms, TaskProblems, shared_terms
 
-FINE, MIDDLE, COARSE = np.log(10.0) * np.array([[0.25, 0.75], [0.5, 0.75], [1.0, 1.5]])
+FINE, MIDDLE, COARSE = np.log(10.0) * np.array([[0.25, 0.75], [0.75, 1.0], [1.0, 1.5]])
 """Distances between points of the grid in log b and log sigma2: for the first search, for orders of
 the tasks, and for searches that only look whether a task has a better maximum elsewhere."""
+
+SAME = 0.1
+"""Starts of a task that are closer than this in both logarithms lead to the same maximum."""
 
 NUM_STARTS = 3
 """Of so many maxima on the grid Newton's method may start."""
@@ -43,10 +46,6 @@ class Starts(NamedTuple):
 
     def of(self, chosen: AnyNDArray) -> "Starts":
         return Starts(self.tasks[chosen], self.x[chosen])
-
-
-SAME = 0.1
-"""Starts of a task that are closer than this in both logarithms lead to the same maximum."""
 
 
 def together(one: Starts, other: Starts) -> Starts:
