@@ -5,7 +5,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 
-from .linalg import cholesky_with_jitter
+from .linalg import cholesky_beyond_rounding, cholesky_with_jitter
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -50,14 +50,20 @@ def sample_gaussian(
     return mean[..., None, :] + tf.matmul(noise, L, transpose_b=True)
 
 
-@check_shapes("r: [batch..., M]", "S: [batch..., M, M]", "return: [batch...]")
-def gaussian_log_density(r: TensorType, S: TensorType) -> tf.Tensor:
+@check_shapes(
+    "r: [batch..., M]", "S: [batch..., M, M]", "prior: [batch..., M]", "return: [batch...]"
+)
+def gaussian_log_density(
+    r: TensorType, S: TensorType, prior: TensorType | None = None
+) -> tf.Tensor:
     r"""
     Log density of a residual.
 
     .. math:: \log N(r \,|\, 0, S)
+
+    :param prior: As for :func:`gpflow_cool.linalg.cholesky_beyond_rounding`.
     """
-    L = tf.linalg.cholesky(S)
+    L = cholesky_beyond_rounding(S, prior)
     z = tf.linalg.triangular_solve(L, r[..., None])[..., 0]
     return univariate_log_densities(z, tf.square(tf.linalg.diag_part(L)), whitened=True)
 
@@ -86,23 +92,33 @@ def log_densities_of_squares(squares: TensorType, v: TensorType) -> tf.Tensor:
     "S: [batch..., T, M, M] if full_cov and (not full_output_cov)",
     "S: [batch..., M, T, T] if (not full_cov) and full_output_cov",
     "S: [batch..., M, T] if (not full_cov) and (not full_output_cov)",
+    "prior: [batch..., M, T]",
     "return: [batch...] if full_cov and full_output_cov",
     "return: [batch..., T] if full_cov and (not full_output_cov)",
     "return: [batch..., M] if not full_cov",
 )
 def log_density_of_layout(
-    residual: TensorType, S: TensorType, full_cov: bool, full_output_cov: bool
+    residual: TensorType,
+    S: TensorType,
+    full_cov: bool,
+    full_output_cov: bool,
+    prior: TensorType | None = None,
 ) -> tf.Tensor:
-    """Log density of residuals of T tasks at M points, from a covariance in GPflow's layouts."""
+    """
+    Log density of residuals of T tasks at M points, from a covariance in GPflow's layouts.
+
+    :param prior: Variances before data were seen, if S is a difference from them.
+    """
     if full_cov and full_output_cov:
         shape = tf.shape(residual)
         size = shape[-1] * shape[-2]
         flat = tf.reshape(S, tf.concat([shape[:-2], [size, size]], axis=0))
-        return gaussian_log_density(
-            tf.reshape(residual, tf.concat([shape[:-2], [size]], axis=0)), flat
-        )
+        one = tf.concat([shape[:-2], [size]], axis=0)
+        sizes = None if prior is None else tf.reshape(prior, one)
+        return gaussian_log_density(tf.reshape(residual, one), flat, sizes)
     if full_cov:
-        return gaussian_log_density(tf.linalg.matrix_transpose(residual), S)
+        sizes = None if prior is None else tf.linalg.matrix_transpose(prior)
+        return gaussian_log_density(tf.linalg.matrix_transpose(residual), S, sizes)
     if full_output_cov:
-        return gaussian_log_density(residual, S)
+        return gaussian_log_density(residual, S, prior)
     return univariate_log_densities(residual, S)

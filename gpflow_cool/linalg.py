@@ -34,6 +34,9 @@ CACHED_ROWS = 16
 SMALL_EIGENVALUE = 1e-6
 """Relative to the largest one; such eigenvalues are computed again."""
 
+MOST_ROUNDING = 1e-3
+"""No more than this part of its variances is taken for rounding of a covariance matrix."""
+
 SMALL_BLOCK = 1e-8
 """Relative to the largest eigenvalue; below, a graded matrix is decomposed again."""
 
@@ -289,6 +292,28 @@ def cholesky_with_jitter(
         return L
     more = tf.linalg.set_diag(S, diagonal + 1e3 * jitter)  # priors that are far apart round more
     return tf.cond(tf.reduce_all(tf.math.is_finite(L)), lambda: L, lambda: tf.linalg.cholesky(more))
+
+
+@check_shapes("S: [batch..., M, M]", "prior: [batch..., M]", "return: [batch..., M, M]")
+def cholesky_beyond_rounding(S: TensorType, prior: TensorType | None = None) -> tf.Tensor:
+    """
+    Cholesky factor of a covariance matrix; of one with a little more on its diagonal where there is
+    none, since rounding has its smallest eigenvalue. In a graph this takes two factorisations: the
+    gradient must not see the first one.
+
+    :param prior: Variances before data were seen, if S is a difference from them.
+    """
+    S = tf.convert_to_tensor(S)
+    L = tf.linalg.cholesky(S)
+    found = tf.reduce_all(tf.math.is_finite(L), axis=[-2, -1], keepdims=True)
+    if tf.executing_eagerly() and bool(tf.reduce_all(found)):
+        return L
+    limits, diagonal = np.finfo(S.dtype.as_numpy_dtype), tf.linalg.diag_part(S)
+    rounding = 1e4 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
+    rounding = tf.minimum(rounding, tf.cast(MOST_ROUNDING, S.dtype))
+    size = diagonal if prior is None else tf.maximum(diagonal, prior)
+    more = tf.linalg.set_diag(S, diagonal + rounding * size)
+    return tf.linalg.cholesky(tf.where(found, S, more))
 
 
 @check_shapes("S: [batch..., T, T]", "return: [batch..., T, T]")

@@ -204,6 +204,31 @@ def test_gaussian_log_density_equals_scipy(rng, M):
     assert_close(gaussian.gaussian_log_density(tf.constant(r), tf.constant(S)), expected)
 
 
+def test_gaussian_log_density_where_rounding_has_the_smallest_variance():
+    """A difference of two numbers whose variances are 1e20: its variance is lost, or negative."""
+    S = 1e20 * np.array([[1.0, 1.0], [1.0, 1.0 - 1e-15]])
+    both = np.stack([S, np.diag([2.0, 3.0])])
+    density = gaussian.gaussian_log_density(tf.zeros([2, 2], tf.float64), both).numpy()
+    assert_allclose(density[1], -np.log(2 * np.pi) - 0.5 * np.log(6.0), rtol=1e-12)
+    assert np.isfinite(density[0])
+    highest = -np.log(2 * np.pi) - 0.5 * np.log(1e40 * 1e-13)  # 500 roundings of either variance
+    assert density[0] < highest
+    for function in (gaussian.gaussian_log_density, tf.function(gaussian.gaussian_log_density)):
+        with tf.GradientTape() as tape:
+            S = tf.Variable(both)
+            value = tf.reduce_sum(function(tf.zeros([2, 2], tf.float64), S))
+        gradient = tape.gradient(value, S).numpy()
+        assert np.isfinite(gradient).all()
+        assert_allclose(gradient[1], np.diag([-0.25, -1.0 / 6.0]))
+
+
+def test_an_indefinite_matrix_is_not_taken_for_rounding():
+    """In float32 a thousand rows round a variance by a tenth at worst: no more than 1e-3 is."""
+    size, below = 1000, 0.01
+    S = np.ones((size, size), np.float32) * (1.0 + below) - below * np.eye(size, dtype=np.float32)
+    assert np.isnan(linalg.cholesky_beyond_rounding(S)).any()
+
+
 def test_univariate_log_densities_equal_scipy(rng):
     r, v = rng.normal(size=(2, 3)), rng.uniform(0.1, 2.0, size=(2, 3))
     expected = norm(scale=np.sqrt(v)).logpdf(r).sum(axis=-1)

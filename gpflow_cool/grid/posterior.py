@@ -118,7 +118,7 @@ class GridPosterior(CompleteDataPosterior):
 
 def variance_gain(solution: JointSolution) -> tf.Tensor:
     r"""[N, T], :math:`d_j^2 / (\lambda_n d_j + 1)`."""
-    return solution.shrinkage * tf.square(solution.d)
+    return solution.seen_shrinkage * tf.square(solution.d)
 
 
 def rotate(U: KroneckerVectors, cross: Sequence[tf.Tensor]) -> list[tf.Tensor]:

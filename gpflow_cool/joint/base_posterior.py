@@ -179,13 +179,23 @@ class JointPosterior(SolvedPosterior[Solution]):
         """
         if full_output_cov:
             return self._joint_log_density(self._inputs(Xnew), Ynew, full_cov)
-        mean, S = self.predict_y(Xnew, full_cov)
-        return log_density_of_layout(Ynew - mean, S, full_cov, False)
+        return self._log_density(self._inputs(Xnew), Ynew, full_cov, False)
 
     def _joint_log_density(self, Xnew: TensorType, Ynew: TensorType, full_cov: bool) -> tf.Tensor:
         """Log density that is joint over tasks."""
-        mean, S = self.predict_y(Xnew, full_cov, full_output_cov=True)
-        return log_density_of_layout(Ynew - mean, S, full_cov, True)
+        return self._log_density(Xnew, Ynew, full_cov, True)
+
+    def _log_density(
+        self, Xnew: TensorType, Ynew: TensorType, full_cov: bool, full_output_cov: bool
+    ) -> tf.Tensor:
+        """Log density from the moments of observations."""
+        solution = self.solution()
+        mean, S = self._moments(solution, Xnew, full_cov, full_output_cov, noise=True)
+        mean = self._add_mean_function(Xnew, mean)
+        C, _ = self._task_matrices(solution)
+        kernel = self.kernel(Xnew, full_cov=False)[..., None]  # [batch..., M, 1]
+        prior = tf.zeros_like(mean) + kernel * tf.cast(tf.linalg.diag_part(C), mean.dtype)
+        return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov, prior)
 
     @check_shapes("Xnew: [batch..., M, D]", "return: [outcomes..., batch..., S, M, T]")
     def predict_samples(

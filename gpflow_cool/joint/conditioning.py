@@ -124,7 +124,10 @@ def covariance_between_points(
         return tf.einsum("nm,ctnu->ctmu", Kmn, tf.matmul(weights, system.C))
 
     cov = tf.einsum("mn,tu->mtnu", Knn, system.C) - in_chunks(system, explain, tf.transpose(Kmn))
-    cov = 0.5 * (cov + tf.transpose(cov, [2, 3, 0, 1]))
+    flat = tf.reshape(cov, [tf.shape(cov)[0] * cov.shape[1]] * 2)
+    flat = 0.5 * (flat + tf.transpose(flat))
+    flat = tf.linalg.set_diag(flat, tf.nn.relu(tf.linalg.diag_part(flat)))
+    cov = tf.reshape(flat, tf.shape(cov))
     if noise:
         eye = tf.eye(tf.shape(Knn)[0], dtype=Knn.dtype)
         cov += tf.einsum("mn,tu->mtnu", eye, system.Sigma)
@@ -135,9 +138,10 @@ def covariance_between_points(
 def covariance_at_points(
     system: ObservedSystem, Kmn: TensorType, Knn: TensorType, noise: bool
 ) -> tf.Tensor:
-    """The same between the tasks at each test point."""
+    """The same between the tasks at each test point, where rounding leaves no variance negative."""
     explained = explained_blocks(system, lambda k: row_products(k, system.C), tf.transpose(Kmn))
     cov = Knn[:, None, None] * system.C - explained
+    cov = tf.linalg.set_diag(cov, tf.nn.relu(tf.linalg.diag_part(cov)))
     return cov + system.Sigma if noise else cov
 
 
@@ -191,7 +195,7 @@ def predictive_moments(
     else:
         k = tf.reshape(Kmn, [-1, Kmn.shape[-1]])  # points of all batches alike
         cov = covariance_at_points(system, tf.transpose(k), tf.reshape(Knn, [-1]), noise)
-        cov = cov if full_output_cov else tf.nn.relu(tf.linalg.diag_part(cov))
+        cov = cov if full_output_cov else tf.linalg.diag_part(cov)
         cov = tf.reshape(cov, tf.concat([tf.shape(Knn), tf.shape(cov)[1:]], axis=0))
     return mean, tf.cast(cov, dtype)
 

@@ -72,10 +72,21 @@ class JointSolution(NamedTuple):
     d: tf.Tensor
     log_det: tf.Tensor
 
+    seen: tf.Tensor
+    """[N], the eigenvalues as other points see them. lam + 1 / d is known to the rounding of the
+    eigenvalues only. Where all of it is less, as copies of a row have it without noise, this is
+    that rounding: covariances of a point with such an eigenvector are rounding as well, and d may
+    be 1e20."""
+
     @property
     def shrinkage(self) -> tf.Tensor:
         """[N, T], 1 / (lam_n d_j + 1)."""
         return 1.0 / (self.lam[:, None] * self.d + 1.0)
+
+    @property
+    def seen_shrinkage(self) -> tf.Tensor:
+        """[N, T], the same for the covariances of other points."""
+        return 1.0 / (self.seen[:, None] * self.d + 1.0)
 
 
 @check_shapes("W: [T, T]", "B: [T, T]", "sigma2: [T]")
@@ -118,9 +129,8 @@ def whitened_basis(L: TensorType, L_inverse: TensorType, whitened: TensorType) -
     )
 
 
-@check_shapes("lam: [N]", "Yr: [N, T]")
 def solve_joint(
-    U: Eigenvectors, lam: TensorType, Yr: TensorType, basis: TaskBasis
+    U: Eigenvectors, spectrum: Spectrum, basis: TaskBasis, *, unit: TensorType = 0.0
 ) -> JointSolution:
     r"""
     What predictions need, in the dtype of U.
@@ -128,13 +138,15 @@ def solve_joint(
     .. math:: Z = Y_r P^{-\top}, \qquad
               \alpha = U \, [Z_{nj} d_j / (\lambda_n d_j + 1)] \, P^\top
 
-    :param Yr: U^T Y.
+    :param unit: [], rounding of the eigenvalues of a kernel matrix; features have none.
     """
-    Z = basis.rotate(Yr)
-    rotated = Z * basis.d / (lam[:, None] * basis.d + 1.0)
+    lam = spectrum.lam
+    seen = tf.maximum(lam, unit - 1.0 / tf.reduce_max(basis.d))
+    Z = basis.rotate(spectrum.Yr)
+    rotated = Z * basis.d / (seen[:, None] * basis.d + 1.0)
     dtype = U.vectors[0].dtype if isinstance(U, KroneckerVectors) else U.dtype
     alpha = from_eigenbasis(U, tf.cast(tf.matmul(rotated, basis.P, transpose_b=True), dtype))
-    return JointSolution(U, *(tf.cast(part, dtype) for part in (lam, Z, alpha, *basis)))
+    return JointSolution(U, *(tf.cast(part, dtype) for part in (lam, Z, alpha, *basis, seen)))
 
 
 @check_shapes("return: []")
@@ -305,7 +317,7 @@ def covariance_in_eigenbasis(
     solution: JointSolution, V: tf.Tensor, Knn: TensorType, full_cov: bool
 ) -> tf.Tensor:
     """:func:`rotated_covariance` of cross-covariances V [batch..., R, M] in the eigenbasis."""
-    d, shrinkage = solution.d, solution.shrinkage
+    d, shrinkage = solution.d, solution.seen_shrinkage
     if full_cov:
         scaled = V[..., None, :, :] * tf.transpose(tf.sqrt(shrinkage) * d)[:, :, None]
         explained = tf.matmul(scaled, scaled, transpose_a=True)

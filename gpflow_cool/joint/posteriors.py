@@ -69,7 +69,8 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         N, T = True, False  # whether an axis may change its length
         data = {"U": (N, N), "lam": (N,), "Z": (N, T), "alpha": (N, T)}
         basis = {"P": (T, T), "P_inverse": (T, T), "d": (T,), "log_det": ()}
-        return tuple(map(PrecomputedValue, self.solve(), JointSolution(**data, **basis)))
+        axes = JointSolution(**data, **basis, seen=(N,))
+        return tuple(map(PrecomputedValue, self.solve(), axes))
 
     def _from_cache(self, cache: tuple[tf.Tensor, ...]) -> JointSolution:
         return JointSolution(*map(tf.convert_to_tensor, cache))
@@ -171,7 +172,7 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         U, d = solution.U, solution.d
         inside = for_copies(to_eigenbasis, U, prior)
         F = tf.matmul(inside, solution.P_inverse, transpose_b=True)
-        rotated = (solution.Z - F - noise) * solution.shrinkage * d
+        rotated = (solution.Z - F - noise) * solution.seen_shrinkage * d
         return for_copies(from_eigenbasis, U, tf.matmul(rotated, solution.P, transpose_b=True))
 
     def _draw(self, solution: JointSolution, num_samples: int, seed: int) -> Drawn:
@@ -291,7 +292,9 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         num_samples, _, noise, seed = asked
         V, Knn = self._in_eigenbasis(solution, Xnew), self._prior_covariance(Xnew, True)
         amplitudes = tf.linalg.matvec(squares, solution.d)
-        explained = tf.matmul(squares, solution.shrinkage * tf.square(solution.d), transpose_b=True)
+        explained = tf.matmul(
+            squares, solution.seen_shrinkage * tf.square(solution.d), transpose_b=True
+        )
         noises = float(noise) * tf.reduce_sum(squares, axis=1)
 
         def covariances(block: slice) -> tf.Tensor:

@@ -123,7 +123,7 @@ def rotated_cross_covariance(
     :param V: :math:`U^\top k_m`.
     """
     d = solution.d
-    weights = tf.transpose(solution.shrinkage * tf.square(d))  # [T, R]
+    weights = tf.transpose(solution.seen_shrinkage * tf.square(d))  # [T, R]
     explained = tf.matmul(weights[:, None, :] * rotated, V[..., None, :, :])
     return tf.einsum("t,q...m->...tqm", d, Kqm) - explained
 
@@ -247,7 +247,7 @@ def rotated_expansion(
     :param v: Weights of the rotated functions at the points.
     """
     d, P = solution.d, solution.P
-    inside = tf.einsum("qr,sqj->srj", rotated, v) * solution.shrinkage * tf.square(d)
+    inside = tf.einsum("qr,sqj->srj", rotated, v) * solution.seen_shrinkage * tf.square(d)
     rows = -for_copies(from_eigenbasis, solution.U, tf.matmul(inside, P, transpose_b=True))
     return rows, tf.matmul(v * d, P, transpose_b=True)
 

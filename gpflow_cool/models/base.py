@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from .. import checks
 from ..chain.products import Eigenvectors
-from ..chain.spectrum import Spectrum
+from ..chain.spectrum import EPSILON, Spectrum
 from ..joint.base_posterior import JointPosterior
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
@@ -72,7 +72,8 @@ class MultitaskModel(Saveable, TrainableModel):
     def joint_solution(self) -> JointSolution:
         """Solve the joint model at the present parameters and data, of which none is missing."""
         U, spectrum = self.spectral()
-        return solve_joint(U, spectrum.lam, spectrum.Yr, self.joint_basis(spectrum))
+        unit = 0.0 if self.features is not None else EPSILON * tf.reduce_max(spectrum.lam)
+        return solve_joint(U, spectrum, self.joint_basis(spectrum), unit=unit)
 
     @check_shapes("return: []")
     def log_marginal_likelihood(self) -> tf.Tensor:

@@ -204,7 +204,7 @@ def form_of_solution(
     U, alpha, d = (np.asarray(part) for part in (solution.U, solution.alpha, solution.d))
     if change is not None:
         U, alpha = change @ U, change @ alpha
-    w = np.asarray(solution.shrinkage) * np.square(d)
+    w = np.asarray(solution.seen_shrinkage) * np.square(d)
     return PageForm(Z, alpha, Z, U, w, d, np.asarray(solution.P))
 
 

@@ -125,7 +125,7 @@ def left_out_and_evidence(model: Any) -> tuple[LeaveOneOut, float]:
         return left_out, float(model.log_marginal_likelihood())
     U, spectrum = model.spectral()
     basis = model.joint_basis(spectrum)
-    solution = solve_joint(U, spectrum.lam, spectrum.Yr, basis)
+    solution = solve_joint(U, spectrum, basis)
     evidence = float(spectrum_log_evidence(spectrum, basis))
     return leave_one_out(solution, model.data[1], full_output_cov=False), evidence
 

@@ -63,3 +63,19 @@ def test_rows_in_chunks(rng, monkeypatch):
     monkeypatch.setattr(conditioning, "CHUNK", 2 * 7 * 3**2)  # two rows at a time
     for actual, whole in zip([*model.impute(), *model.leave_one_out()], expected, strict=True):
         assert_allclose(actual, whole, rtol=1e-10, atol=1e-12)  # NaN where a target is missing
+
+
+def test_observations_vary_by_their_noise_at_least_where_the_signal_is_1e16_times_larger(rng):
+    """Rounding of the signal's variance is as large as the noise there."""
+    X, Y = np.linspace(0.0, 9.0, 7)[:, None], rng.normal(size=(7, 2))
+    Y[[0, 5], [0, 1]] = np.nan
+    C, Sigma = np.diag([1e11, 1.0]), np.diag([1e-5, 0.1])
+    kernel = gpflow.kernels.SquaredExponential()
+    model = KroneckerMTGP.ground_truth((X, Y), kernel, task_covariance=C, noise_covariance=Sigma)
+    noise = np.diag(model.noise_covariance())
+    (_, f), (_, y) = model.predict_f(X), model.predict_y(X)
+    assert np.min(f) >= 0.0
+    assert np.all(y >= noise)
+    _, both = model.predict_y(X, full_output_cov=True)
+    assert_allclose(np.diagonal(both, axis1=1, axis2=2), y)
+    assert np.isfinite(model.predict_log_density((X, np.zeros_like(Y)), full_output_cov=True)).all()

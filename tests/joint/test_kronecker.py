@@ -2,13 +2,16 @@
 
 from typing import NamedTuple
 
+import gpflow
 import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from problems import CASES, LAYOUTS, Problem, assert_close, random_problem
 from scipy.stats import multivariate_normal
 
+from gpflow_cool import KroneckerMTGP
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.joint import kronecker
 from gpflow_cool.linalg import eigh
@@ -34,7 +37,7 @@ def joint(rng, p, rank=None):
     B = A @ A.T
     basis = kronecker.chain_task_basis(*map(tf.constant, (W, B, p.sigma2)))
     lam, U = eigh(tf.constant(p.K))
-    solution = kronecker.solve_joint(U, lam, tf.matmul(U, p.Y, transpose_a=True), basis)
+    solution = kronecker.solve_joint(U, exact_spectrum(lam, U, tf.constant(p.Y)), basis)
     C, Sigma = ref.task_covariance(W, B), ref.noise_covariance(W, p.sigma2)
     return Joint(p, W, B, C, Sigma, basis, solution)
 
@@ -320,3 +323,55 @@ def test_condition_on_known_differs_from_point_to_point(rng):
         assert_close(together[1][m], apart[1], rtol=1e-13)
         known = np.isfinite(Y[m])
         assert_close(together[0][m].numpy()[known], Y[m][known])  # observing is believing
+
+
+def test_copies_of_rows_without_noise(rng):
+    """Signal 1e20 and 1e26 times the noise: what a copy adds is rounding, and so is its part."""
+    p = random_problem(rng, 5, 2)
+    K, Ks, Kss = p.kernels
+    copied = np.repeat(np.arange(5), 2)
+    lam, U = eigh(tf.constant(K[np.ix_(copied, copied)]))
+    basis = kronecker.task_basis(tf.constant(np.diag([1e20, 1e26])), tf.constant(np.eye(2)))
+    spectrum = exact_spectrum(lam, U, tf.constant(p.Y[copied]))
+    unit = np.finfo(float).eps * np.max(lam)
+    solution = kronecker.solve_joint(U, spectrum, basis, unit=unit)
+    cross = tf.constant(Ks[copied])
+    mean = kronecker.predictive_mean(solution, cross)
+    assert_allclose(mean, Ks.T @ np.linalg.solve(K, p.Y), rtol=1e-6, atol=1e-6)
+    expected = Kss - Ks.T @ np.linalg.solve(K, Ks)
+    for full_cov in (True, False):
+        Knn = tf.constant(Kss if full_cov else np.diag(Kss))
+        q = kronecker.rotated_covariance(solution, cross, Knn, full_cov).numpy()
+        for task, d in zip(q, basis.d.numpy(), strict=True):
+            assert_allclose(task / d, expected if full_cov else np.diag(expected), atol=1e-7)
+
+
+def test_columns_of_a_linear_kernel_in_units_far_apart(rng):
+    """Its features have eigenvalues with digits of their own, down to the square of rounding."""
+    X = rng.normal(size=(60, 2)) * [1e9, 1.0]
+    Y = X[:, 1:] * [1.0, -2.0] + 0.1 * rng.normal(size=(60, 2))
+    kernel = gpflow.kernels.Linear()
+    model = KroneckerMTGP.ground_truth(
+        (X, Y), kernel, task_covariance=np.eye(2), noise_covariance=0.01 * np.eye(2)
+    )
+    mean, _ = model.predict_f(X)
+    slopes = np.linalg.solve(X[:, 1:].T @ X[:, 1:] + 0.01, X[:, 1:].T @ Y)
+    assert_allclose(mean, X[:, 1:] * slopes, atol=0.1)  # the other slope is nearly zero
+    left_out = model.leave_one_out()
+    assert np.sqrt(np.mean(np.square(left_out.mean - Y))) < 0.12
+
+
+def test_leave_one_out_in_float32_is_that_of_float64():
+    """Little noise, and many rows: rounding of float32 eigenvalues is no reason for less."""
+    x = np.linspace(0.0, 1.0, 300)[:, None]
+    Y = np.hstack([np.sin(9.0 * x), np.cos(7.0 * x)])
+    found = []
+    for dtype in (np.float64, np.float32):
+        with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+            data, kernel = (x.astype(dtype), Y.astype(dtype)), gpflow.kernels.Matern52()
+            model = KroneckerMTGP.ground_truth(
+                data, kernel, task_covariance=np.eye(2), noise_covariance=1e-6 * np.eye(2)
+            )
+            cov = model.leave_one_out(full_output_cov=False).cov
+            found.append(float(np.mean(np.sqrt(cov))))
+    assert_allclose(found[1], found[0], rtol=0.1)
