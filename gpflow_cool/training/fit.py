@@ -234,6 +234,7 @@ def attempt(
     run: Run, optimizer: Optimizer, steps: int, centre: list[AnyNDArray], rng: np.random.Generator
 ) -> Outcome:
     """Train once: from the present parameters, or in a restart from random ones."""
+    anew = optimizer.evaluate_anew or optimizer.evaluate
     try:
         if optimizer.prepare is not None:
             optimizer.prepare()
@@ -242,12 +243,13 @@ def attempt(
             return Outcome(True, "nothing to do: no parameter is trainable")
         if run.restart > 0:
             perturb(run.model, centre, rng)
+            if optimizer.evaluate_anew is not None:
+                anew()
         elif optimizer.trains_kernel:
-            choose_start(run, centre, optimizer.compare or optimizer.evaluate)
+            choose_start(run, centre, optimizer.compare or anew)
         outcome = optimizer.minimise(run, steps, optimizer.evaluate)
         if run.restart == 0 and may_try_others(run, optimizer):
             left = steps - len(run.history.epoch)
-            anew = optimizer.evaluate_anew or optimizer.evaluate
             noise = is_all_noise(run.model)
             if left > 0 and try_others(run, centre, anew, no_signal=noise):
                 return optimizer.minimise(run, left, optimizer.evaluate)

@@ -35,7 +35,7 @@ class Loss(abc.ABC):
         """Loss, gradients and terms."""
 
     def evaluate_anew(self) -> Evaluation:
-        """The same, where an evaluation may start from what the one before has found: without."""
+        """The same, where an evaluation starts from what the last one found: not only there."""
         return self.evaluate()
 
     num_rows = 0

@@ -15,7 +15,7 @@ from .. import checks
 from ..graphs import compiled
 from .growing import Sample, grown_lbfgs
 from .lbfgs import Evaluate, lbfgs
-from .model import Evaluation, ExpectationMaximisation, TrainableModel
+from .model import Evaluation, ExpectationMaximisation, Loss, TrainableModel
 from .run import Outcome, Run, state_variables
 from .vector import ParameterVector
 
@@ -64,8 +64,7 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
                     grown_lbfgs, samples, profile.num_rows, vector, FIRST_STEP["profile"]
                 )
             compare = samples[0].evaluate if samples else None
-            evaluate = cached(model, profile.evaluate)
-            anew = profile.evaluate_anew
+            evaluate, anew = cached_both(model, profile)
             return Optimizer("profile", evaluate, minimise, compare=compare, evaluate_anew=anew)
         if optimizer == "em":
             em = model.expectation_maximisation()
@@ -116,14 +115,25 @@ def compiled_loss(model: TrainableModel) -> Evaluate:
     return evaluate
 
 
-def cached(model: TrainableModel, evaluate: Evaluate) -> Evaluate:
-    """The same function, which returns one of its last results where no parameter has changed."""
+Results = deque[tuple[AnyNDArray, Evaluation]]
+"""The last evaluations and their parameters."""
+
+
+def cached(
+    model: TrainableModel, evaluate: Evaluate, results: Results | None = None, *, anew: bool = False
+) -> Evaluate:
+    """
+    The same function, which returns one of its last results where no parameter has changed.
+
+    :param results: Where they are kept, if another function shares them.
+    :param anew: Whether it is always called, and its results are for the other function alone.
+    """
     variables = state_variables(model)
-    results: deque[tuple[AnyNDArray, Evaluation]] = deque(maxlen=CACHED_EVALUATIONS)
+    results = deque(maxlen=CACHED_EVALUATIONS) if results is None else results
 
     def evaluate_if_new() -> Evaluation:
         state = flattened(variables)
-        for before, evaluation in results:
+        for before, evaluation in () if anew else results:
             if unchanged(state, before):
                 return evaluation
         evaluation = evaluate()
@@ -131,6 +141,13 @@ def cached(model: TrainableModel, evaluate: Evaluate) -> Evaluate:
         return evaluation
 
     return evaluate_if_new
+
+
+def cached_both(model: TrainableModel, loss: Loss) -> tuple[Evaluate, Evaluate]:
+    """A loss from its last solution and anew, where the former knows the results of the latter."""
+    results: Results = deque(maxlen=CACHED_EVALUATIONS)
+    anew = cached(model, loss.evaluate_anew, results, anew=True)
+    return cached(model, loss.evaluate, results), anew
 
 
 def unchanged(now: AnyNDArray, before: AnyNDArray) -> bool:

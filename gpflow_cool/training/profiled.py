@@ -77,7 +77,9 @@ class ProfiledChain(Loss):
         self.has_prior = any(p.prior is not None for p in model.trainable_parameters)
         self.num_decompositions = 0
         self.last: InnerSolution | None = None
-        self.highest: InnerSolution | None = None
+        self.best: InnerSolution | None = None
+        self.lowest = np.inf
+        self.anew = False
         self.rounding = 0.0
         self.failure: Exception | None = None
 
@@ -92,13 +94,21 @@ class ProfiledChain(Loss):
         return self._evaluate(self._compute)
 
     def evaluate_anew(self) -> Evaluation:
-        """As :meth:`evaluate`, with a search of all b and sigma2, not from the last ones."""
-        self.last = self.highest = None
-        return self.evaluate()
+        """
+        As :meth:`evaluate`, with a search of all b and sigma2, not from the last ones alone: for
+        parameters that are far from the last ones. The next solution starts from the best so far.
+        """
+        self.anew = True
+        try:
+            return self.evaluate()
+        finally:
+            self.anew = False
 
     def _evaluate(self, compute: Computation) -> Evaluation:
         with self.numpy_failures():
             loss, gradients, terms = compute()
+        assert self.last is not None
+        self.last = self.next_start(self.last, float(loss))
         gradients = [g.numpy() for g in gradients]
         return Evaluation(float(loss), gradients, terms.numpy(), self.rounding)
 
@@ -275,22 +285,23 @@ class ProfiledChain(Loss):
         :param scales: [T], the tasks' variances.
         """
         box = self.inner_box(problems.spectrum, scales, present)
-        best = solve(problems, box, self.last)
-        self.last = self.with_maxima_of_highest(best)
+        self.last = best = solve(problems, box, self.last, anew=self.anew)
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
         return best._replace(parameters=parameters)
 
-    def with_maxima_of_highest(self, found: InnerSolution) -> InnerSolution:
+    def next_start(self, found: InnerSolution, loss: float) -> InnerSolution:
         """
-        Where the next solution starts: at the maxima of this one and, where its terms are lower, at
+        Where the next solution starts: at the maxima of this one and, where its loss is higher, at
         those of the best one so far. A line search that went too far returns there, and may have
-        lost a maximum meanwhile.
+        lost a maximum meanwhile. Places that were looked at anew are left for the best one.
         """
-        if self.highest is None or np.sum(found.values) >= np.sum(self.highest.values):
-            self.highest = found
+        if self.best is None or loss <= self.lowest:
+            self.best, self.lowest = found, loss
             return found
-        return found._replace(maxima=together(found.maxima, self.highest.maxima))
+        if self.anew:
+            return self.best
+        return found._replace(maxima=together(found.maxima, self.best.maxima))
 
     def inner_box(self, spectrum: Spectrum, scales: AnyNDArray, present: AnyNDArray) -> Box:
         """Bounds of the inner problem, which fix what is not solved for."""
@@ -357,9 +368,9 @@ def completion_scales(Y: AnyNDArray) -> AnyNDArray:
 
 def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     """
-    Bounds of the inner problem: `B_RANGE` around the default, and above that for b where one
-    eigenvector has most of K's variance and another one explains the targets, or where targets are
-    far from zero.
+    Bounds of the inner problem: `B_RANGE` around the default, and above that where targets are far
+    from zero, and for b where one eigenvector has most of K's variance and another one explains the
+    targets.
 
     :param scales: [T], the tasks' variances.
     :param floor: [T], what sigma2 must stay above.
@@ -370,5 +381,5 @@ def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
     power = np.maximum(scales, squares / spectrum.num_rows)
     smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
     lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
-    upper = B_RANGE * np.stack([power / smallest, sigma2], axis=1)
+    upper = B_RANGE * np.stack([power / smallest, sigma2 * (power / scales)], axis=1)
     return Box(np.log(lower), np.log(upper))

@@ -16,6 +16,9 @@ AT_FLOOR = 1.01
 """sigma2 below this times its lower bound is at the bound."""
 
 
+NAMED, MANY_TASKS = 3, 4
+"""So many tasks are named; tasks are many if so many times their number are more than the rows."""
+
 NO_SIGNAL = 1e-6
 """A signal's variance below this, relative to the noise, is none."""
 
@@ -23,20 +26,25 @@ NO_SIGNAL = 1e-6
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of a task has been trained to its lower bound."""
     at_floor = tasks_at_floor(model)
-    count = int(np.sum(at_floor))
-    if not count:
-        return ""
-    if count == len(at_floor):
+    if len(at_floor) and np.all(at_floor):
         return (
             "; sigma2 of every task is at its lower bound: the model passes through all targets,"
             " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
             " out, or try fewer lengthscales"
         )
+    if not np.any(at_floor):
+        return ""
+    noiseless = np.flatnonzero(at_floor & ~constant_tasks(model)).tolist()
+    if not noiseless:
+        return ""
+    names = ", ".join(model.task_names[n] for n in noiseless[:NAMED])
+    more = f" and {len(noiseless) - NAMED} more" * (len(noiseless) > NAMED)
+    crowded = MANY_TASKS * len(at_floor) > len(np.asarray(model.data[1]))
     return (
-        f"; sigma2 of {count} of {len(at_floor)} tasks is at its lower bound: given the tasks"
-        " before them, the model is sure of these, and may be far too certain of new rows unless"
-        " that is so. With about as many tasks as rows this is to be expected: score the model on"
-        " rows held out, and use more rows or fewer tasks"
+        f"; the noise, sigma2, of {names}{more} is at its lower bound: given the"
+        " tasks before, nothing seems to be left to chance, and predictions of several tasks"
+        " together may be far too certain. Score the model on rows held out"
+        + (", and use more rows or fewer tasks: these are too many for so few rows" * crowded)
     )
 
 
@@ -74,6 +82,12 @@ def is_all_noise(model: TrainableModel) -> bool:
     return bool(np.all(signal < NO_SIGNAL * model.sigma2.numpy()))
 
 
+def constant_tasks(model: TrainableModel) -> AnyNDArray:
+    """[T], whether the targets of a task never change, as far as they are at hand."""
+    Y = np.asarray(model.data[1])
+    return np.asarray(is_constant(np.nanmin(Y, axis=0), np.nanmax(Y, axis=0), Y.dtype))
+
+
 def note_of_data(model: TrainableModel) -> str:
     """A warning for the history, if there is one row, or a task whose targets never change."""
     Y = np.asarray(model.data[1])
@@ -81,7 +95,7 @@ def note_of_data(model: TrainableModel) -> str:
         return "; there is one row, which cannot tell noise from signal: more rows are needed"
     if len(Y) >= SAMPLE_ROWS:  # perhaps not all rows
         return ""
-    constant = is_constant(np.nanmin(Y, axis=0), np.nanmax(Y, axis=0), Y.dtype)
+    constant = constant_tasks(model)
     names = [name for name, is_so in zip(model.task_names, constant, strict=True) if is_so]
     if not names:
         return ""

@@ -83,6 +83,7 @@ class ParameterVector:
                 u = tf.convert_to_tensor(p.unconstrained_variable)
                 slope = p.transform.forward_log_det_jacobian(u, event_ndims=0).numpy()
                 # At the bound the slope underflows, and so does g: any finite ratio will do.
-                g = g * np.exp(np.minimum(log_excess(p, bound) - slope, MAX_LOG_RATIO))
+                excess = log_excess(p, bound)
+                g = g * np.exp(np.minimum(excess - slope, np.maximum(excess, MAX_LOG_RATIO)))
             parts.append(np.ravel(g))
         return np.concatenate([np.zeros(0), *parts]).astype(np.float64)

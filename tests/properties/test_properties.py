@@ -7,7 +7,7 @@ from properties.cases import Case, cases, may_be_refused
 from properties.laws import examine
 
 SMALL = settings(
-    max_examples=5,
+    max_examples=3,
     derandomize=True,
     deadline=None,
     database=None,

@@ -382,7 +382,7 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
         assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
 
 
-def test_tasks_that_others_explain_without_noise_are_counted_in_the_history(rng):
+def test_tasks_that_others_explain_without_noise_are_named_in_the_history(rng):
     """Ten rows of eight tasks: the last tasks are sums of the first ones."""
     X = rng.normal(size=(10, 1))
     first = rng.normal(size=(10, 3))
@@ -390,9 +390,21 @@ def test_tasks_that_others_explain_without_noise_are_counted_in_the_history(rng)
     model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
     message = model.fit(verbose=0).message
     bound = model.sigma2.transform.forward(np.full(8, -1e9)).numpy()
-    count = np.sum(model.sigma2.numpy() <= 1.01 * bound)
-    assert 0 < count < 8
-    assert f"; sigma2 of {count} of 8 tasks is at its lower bound" in message
+    first, *others = np.flatnonzero(model.sigma2.numpy() <= 1.01 * bound)
+    assert 2 < len(others) < 7
+    assert f"; the noise, sigma2, of task_{first}, " in message
+    assert f" and {len(others) - 2} more is at its lower bound" in message
+    assert "too many for so few rows" in message
+
+
+def test_a_task_without_noise_among_many_rows(rng):
+    """A constant target has a message of its own, and is not counted here."""
+    X = rng.normal(size=(30, 1))
+    Y = np.hstack([rng.normal(size=(30, 1)), X, np.ones((30, 1))])
+    data = tuple(tf.Variable(part, trainable=False) for part in (X, Y))  # as Trieste has them
+    message = CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(verbose=0).message
+    assert "; the noise, sigma2, of task_1 is at its lower bound" in message
+    assert "so few rows" not in message
 
 
 def test_data_that_teach_nothing_are_told_in_the_history(rng):

@@ -9,7 +9,7 @@ from gpflow_cool import CoolMTGP
 from gpflow_cool.callbacks import CallbackList
 from gpflow_cool.training import optimizers
 from gpflow_cool.training.lbfgs import PENALTY_FACTOR, LineSearch
-from gpflow_cool.training.model import Evaluation
+from gpflow_cool.training.model import Evaluation, Loss
 from gpflow_cool.training.run import History, Run
 from gpflow_cool.training.vector import ParameterVector
 
@@ -129,6 +129,26 @@ def test_an_evaluation_is_not_repeated_where_one_of_the_last_five_ended():
         model.x.assign(x)
         assert evaluate_if_new().loss == x
     assert tried == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0]
+
+
+def test_what_is_evaluated_anew_is_known_to_the_other_function():
+    model = OneNumber(0.0)
+    tried = []
+
+    class Both(Loss):
+        def evaluate(self):
+            tried.append("last")
+            return Evaluation(float(model.x.numpy()), [np.zeros(())], np.zeros(1))
+
+        def evaluate_anew(self):
+            tried.append("anew")
+            return Evaluation(float(model.x.numpy()), [np.zeros(())], np.zeros(1))
+
+    evaluate, anew = optimizers.cached_both(model, Both())
+    for function, x in [(anew, 1.0), (anew, 1.0), (evaluate, 1.0), (evaluate, 2.0), (anew, 2.0)]:
+        model.x.assign(x)
+        assert function().loss == x
+    assert tried == ["anew", "anew", "last", "anew"]
 
 
 def test_a_logarithm_moves_by_at_most_five_in_one_search():

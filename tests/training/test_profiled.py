@@ -281,8 +281,8 @@ def test_b_above_a_bound_of_its_own(rng):
 def test_bounds_of_the_inner_problem():
     r"""
     b within 1e10 of :math:`v / k`, with v the variance of a task and k the mean of K's diagonal;
-    above also of its mean square over the smallest eigenvalue. sigma2 within 1e10 of v / 10, and
-    above its floor.
+    above also of its mean square over the smallest eigenvalue. sigma2 within 1e10 of v / 10, above
+    also of a tenth of the mean square, and above its floor.
     """
     K = np.diag([6.0, 1.0, 0.5, 0.0])  # of trace 7.5
     Y = np.array([[1.0, 20.0], [2.0, 21.0], [3.0, 19.0], [-4.0, 20.0]])
@@ -290,13 +290,23 @@ def test_bounds_of_the_inner_problem():
     box = inner_box(exact(K, Y), scales, np.array([1e-4, 1e-30]))
     b = scales / (7.5 / 4)
     assert_allclose(np.exp(box.lower), np.stack([1e-10 * b, [1e-4, 5e-12]], axis=1))
-    assert_allclose(np.exp(box.upper), 1e10 * np.stack([squares / 0.5, 0.1 * scales], axis=1))
+    assert_allclose(np.exp(box.upper), 1e10 * np.stack([squares / 0.5, 0.1 * squares], axis=1))
     # of rank one: the eigenvalue is larger than the mean of the diagonal, 1.5, which then counts
     one = inner_box(exact(np.diag([6.0, 0.0, 0.0, 0.0]), Y), 1e3 * scales, np.zeros(2))
     assert_allclose(np.exp(one.upper[:, 0]), 1e10 * np.array([7250.0, 500.0]) / 1.5)
     # nothing but zeros
     none = inner_box(exact(np.zeros((4, 4)), Y), scales, np.zeros(2))
     assert_allclose(np.exp(none.upper[:, 0]), 1e10 * squares)
+
+
+@pytest.mark.filterwarnings("ignore:.*as far from zero")
+def test_noise_as_large_as_targets_that_the_kernel_cannot_explain(rng):
+    """A linear kernel has no constant: without a bound in the way, the targets are mostly noise."""
+    X, Y = rng.normal(size=(6, 2)), 1e6 + rng.normal(size=(6, 2))
+    model = CoolMTGP((X, Y), kernels.Linear())
+    model.fit(verbose=0)
+    left = Y[:, 0] - X @ np.linalg.lstsq(X, Y[:, 0], rcond=None)[0]
+    assert model.sigma2.numpy()[0] > np.mean(np.square(left))
 
 
 def test_sigma2_stops_at_its_floor(rng):
@@ -327,6 +337,21 @@ def test_a_search_that_went_too_far_finds_the_maximum_that_it_left(seed):
         profile.evaluate()
     model.kernel.lengthscales.assign(0.3)
     assert_allclose(profile.evaluate().loss, before, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
+@pytest.mark.parametrize("far", [20.0, 600.0])
+def test_a_place_far_away_is_searched_anew(far):
+    """From where a kernel is constant, the last maxima lead to a loss that is 1.4 nats higher."""
+    X = np.array([[1.56], [-0.9], [-1.53], [0.32], [-0.03], [0.57]])
+    first, second = [2.4, -0.6, -1.1, -7.0, -0.3, -0.4], [186.0, -2.2, -1.9, -12.0, -32.0, -9.1]
+    Y = np.column_stack([first, second, [1.5, 9.7, 0.4, 0.8, 1.5, 0.6]])
+    model = CoolMTGP((X, Y), SE(lengthscales=far))
+    profile, there = model.profile(), CoolMTGP((X, Y), SE(lengthscales=0.6)).profile()
+    profile.evaluate()
+    model.kernel.lengthscales.assign(0.6)
+    assert_allclose(profile.evaluate_anew().loss, there.evaluate().loss, rtol=1e-9)
+    assert_allclose(profile.evaluate().loss, there.evaluate().loss, rtol=1e-9)
 
 
 # What it costs ------------------------------------------------------------------------------------

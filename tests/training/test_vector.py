@@ -167,6 +167,14 @@ def test_a_parameter_at_its_bound_stays_finite():
     assert_allclose(parameter, value, rtol=1e-12)
 
 
+@pytest.mark.parametrize("value", [1e10, 1e30])
+def test_the_gradient_of_a_large_variance(value):
+    """Of 2 x / value by log x: units in which inputs are 1e15 have variances such as these."""
+    parameter = Parameter(value, dtype=tf.float64, transform=positive())
+    vector = ParameterVector([parameter], logarithms=True)
+    assert_allclose(vector.gradient([np.array(2.0 / value)]), [2.0])
+
+
 def test_float32_parameters_in_a_float64_vector():
     parameter = Parameter([0.5, 2.0], dtype=tf.float32, transform=positive())
     for logarithms in (False, True):
