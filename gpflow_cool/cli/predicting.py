@@ -166,6 +166,8 @@ def predicted_columns(
 ) -> dict[str, Any]:
     """Columns of predictions, by :func:`prediction_names`."""
     mean, std, *S = regressor.predict_given(X, known, return_std=True, return_cov=cov, **options)
+    if options["include_noise"]:  # a known target, to its last digit
+        mean = np.where(np.isnan(known), mean, known)
     values = [mean, std, S[0] if cov else None]
     if quantiles:
         values.append(regressor.predict_quantiles(X, quantiles, known, **options))

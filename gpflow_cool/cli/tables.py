@@ -13,6 +13,9 @@ from ..table.encoding import Encoding, learn_encoding
 from ..table.files import FileTable, TableError, check_names, read_table
 from .console import Training, note
 
+PATTERN_SIGNS = "*?["
+"""A name with one of these may be a pattern."""
+
 
 class TrainingTable(NamedTuple):
     """The part of a table that a fit needs."""
@@ -68,6 +71,8 @@ def chosen(patterns: Sequence[str], table: FileTable) -> list[str]:
     found: dict[str, None] = {}
     for pattern in patterns:
         matches = matching(pattern, table.names)
+        if not matches and any(sign in pattern for sign in PATTERN_SIGNS):
+            raise TableError(f"{table.path} has no column that matches {pattern!r}.")
         if not matches:
             check_names([pattern], table)
         found.update(dict.fromkeys(matches))
@@ -78,7 +83,7 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
     """The name itself, if it is one of them, else those that match it as a pattern."""
     if pattern in names:
         return [pattern]
-    is_pattern = any(sign in pattern for sign in "*?[")
+    is_pattern = any(sign in pattern for sign in PATTERN_SIGNS)
     return [name for name in names if is_pattern and fnmatchcase(name, pattern)]
 
 

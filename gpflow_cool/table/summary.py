@@ -275,10 +275,10 @@ def remark_lines(message: str) -> list[str]:
     """
     What the history of a training says about the noise.
 
-    >>> remark_lines("CONVERGENCE; sigma2 of 3 of 4 tasks is at its lower bound: beware")
-    ['Beware: sigma2 of 3 of 4 tasks is at its lower bound: beware.']
+    >>> remark_lines("CONVERGENCE; the noise, sigma2, of heat is at its lower bound: score it")
+    ['Beware: the noise, sigma2, of heat is at its lower bound: score it.']
     """
-    starts = ("sigma2 of", "everything looks like noise")
+    starts = ("sigma2 of", "the noise, sigma2, of", "everything looks like noise")
     return [f"Beware: {part}." for part in message.split("; ") if part.startswith(starts)]
 
 

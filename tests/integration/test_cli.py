@@ -147,6 +147,7 @@ def test_predict_given_and_functions(place, tmp_path):
     mean, std = model.predict_given(new[["x", "y"]], known, return_std=True)
     given = pd.read_csv(tmp_path / "given.csv")
     assert_allclose(given[["heat", "cold"]], mean, rtol=1e-9)
+    assert given["cold"][[0, 2]].tolist() == new["cold"][[0, 2]].tolist()  # to the last digit
     assert_allclose(given[["heat_std", "cold_std"]], std, rtol=1e-6)
     assert run(*arguments, tmp_path / "alike.csv", "--given", "*").exit_code == 0
     assert (tmp_path / "alike.csv").read_text() == (tmp_path / "given.csv").read_text()
@@ -241,6 +242,7 @@ GOOD = "a,b,c\n1,2,3\n2,4,7\n3,5,4\n"
 
 MISTAKES = {
     "wrong target": (GOOD, ["--targets", "z"], "has no column 'z'. It has: a, b, c."),
+    "wrong pattern": (GOOD, ["--targets", "z*"], "has no column that matches 'z*'."),
     "wrong input": (GOOD, ["--targets", "a", "--inputs", "q"], "has no column 'q'"),
     "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
     "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),

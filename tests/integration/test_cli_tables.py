@@ -205,7 +205,7 @@ def test_evaluate_groups_blocks_kernels_and_transforms(place, monkeypatch):
 GOOD = "a,b,c\n1,2,3\n2,4,7\n3,5,4\n"
 
 MISTAKES = {
-    "pattern": (GOOD, ["--targets", "z*"], "has no column 'z*'"),
+    "pattern": (GOOD, ["--targets", "z*"], "has no column that matches 'z*'"),
     "excluded": (GOOD, ["--targets", "a", "--exclude", "b,c"], "no column left to predict from"),
     "gap": ("a,b\n1,2\n,3\n", ["--targets", "b"], "make it a target (--targets); or leave it out"),
     "names": (
