@@ -287,11 +287,20 @@ def cholesky_with_jitter(
     if prior is not None:
         rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
         jitter = tf.maximum(jitter, rounding * tf.cast(prior, S.dtype)[..., None])
-    L = tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
     if prior is None:
+        return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
+    # priors that are far apart round more
+    return first_cholesky(S, *(diagonal + times * jitter for times in (1.0, 1e3, 1e6)))
+
+
+def first_cholesky(S: TensorType, *diagonals: TensorType) -> tf.Tensor:
+    """The Cholesky factor of S with the first of some diagonals that gives one, else the last."""
+    first, *others = diagonals
+    L = tf.linalg.cholesky(tf.linalg.set_diag(S, first))
+    if not others:
         return L
-    more = tf.linalg.set_diag(S, diagonal + 1e3 * jitter)  # priors that are far apart round more
-    return tf.cond(tf.reduce_all(tf.math.is_finite(L)), lambda: L, lambda: tf.linalg.cholesky(more))
+    found = tf.reduce_all(tf.math.is_finite(L))
+    return tf.cond(found, lambda: L, lambda: first_cholesky(S, *others))
 
 
 @check_shapes("S: [batch..., M, M]", "prior: [batch..., M]", "return: [batch..., M, M]")

@@ -163,7 +163,11 @@ def test_cholesky_with_jitter_of_a_singular_covariance(rng, scale, dtype):
 
 def test_cholesky_with_jitter_where_rounding_of_the_prior_is_all_there_is():
     unit = np.finfo(np.float64).eps * np.eye(4)
-    for size, jitter in [(-10.0, 16.0), (-60.0, 16e3)]:  # in units of the prior's rounding
+    for size, jitter in [
+        (-10.0, 16.0),
+        (-60.0, 16e3),
+        (-2e4, 16e6),
+    ]:  # in units of the prior's rounding
         L = linalg.cholesky_with_jitter(tf.constant(size * unit), prior=tf.constant(1.0))
         assert_close(L.numpy() ** 2, (size + jitter) * unit, rtol=1e-12)
 

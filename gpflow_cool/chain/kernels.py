@@ -20,6 +20,7 @@ from gpflow.kernels import (
     Kernel,
     Periodic,
     Product,
+    RationalQuadratic,
     Static,
     Stationary,
     Sum,
@@ -92,7 +93,7 @@ def shifted_kernel(
         X, X2 = X - origin, None if X2 is None else X2 - origin
         if full_cov and isinstance(kernel, IsotropicStationary):
             X, X2 = (kernel.scale(part) for part in kernel.slice(X, X2))
-            return kernel.K_r2(squared_distances(X, X2))
+            return covariance_at(kernel, squared_distances(X, X2))
     return kernel(X, X2, full_cov=full_cov)
 
 
@@ -124,6 +125,20 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     rounding = (tf.cast(tf.shape(X)[-1], tf.float64) + 3.0) * np.finfo(np.float64).eps
     r2 = tf.where(r2 <= tf.stop_gradient(rounding * sums), tf.zeros_like(r2), r2)
     return tf.cast(r2, dtype)
+
+
+@check_shapes("r2: [any...]", "return: [any...]")
+def covariance_at(kernel: IsotropicStationary, r2: TensorType) -> tf.Tensor:
+    r"""
+    The covariance at squared distances in units of the lengthscales.
+
+    A rational quadratic kernel is :math:`\sigma^2 \exp(-\alpha \log(1 + r^2 / 2 \alpha))`. GPflow
+    raises the bracket to a power. That multiplies its rounding by :math:`\alpha`, and training may
+    take :math:`\alpha` to a million.
+    """
+    if type(kernel) is RationalQuadratic:
+        return kernel.variance * tf.exp(-kernel.alpha * tf.math.log1p(0.5 * r2 / kernel.alpha))
+    return kernel.K_r2(r2)
 
 
 @check_shapes(

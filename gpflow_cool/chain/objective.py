@@ -10,7 +10,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 
-from ..linalg import has_gpu
+from ..linalg import first_cholesky, has_gpu
 from .eigenbasis import leave_eigenbasis
 from .likelihood import (
     block_contrasts,
@@ -90,10 +90,7 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
     """The terms, and a function for their gradient, from one Cholesky factorisation per task."""
     dtype, num_tasks = Y.dtype, Y.shape[1]
     num_rows = tf.cast(tf.shape(Y)[0], tf.float64)
-    factors = [
-        tf.linalg.cholesky(tf.linalg.set_diag(b[t] * K, b[t] * tf.linalg.diag_part(K) + sigma2[t]))
-        for t in range(num_tasks)
-    ]
+    factors = [task_factor(K, b[t], sigma2[t]) for t in range(num_tasks)]
     Yw = [tf.cast(tf.linalg.triangular_solve(L, Y), tf.float64) for L in factors]
     G, tasks = tf.stack([tf.matmul(X, X, transpose_a=True) for X in Yw]), tf.range(num_tasks)
     systems = solve_task_systems(G, tasks)
@@ -128,6 +125,16 @@ def cholesky_terms(K: tf.Tensor, Y: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor, 
         return gY, tf.stack(gb), tf.stack(gs), gK
 
     return tf.cast(terms, dtype), gradient
+
+
+def task_factor(K: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor) -> tf.Tensor:
+    """
+    The Cholesky factor of b K + sigma2 I. Where sigma2 is lost in the rounding of b K, there may be
+    none: then that rounding is added to the diagonal.
+    """
+    diagonal = b * tf.linalg.diag_part(K)
+    rounding = np.finfo(K.dtype.as_numpy_dtype).eps * tf.cast(tf.shape(K)[0], K.dtype) * diagonal
+    return first_cholesky(b * K, diagonal + sigma2, diagonal + sigma2 + rounding)
 
 
 def choose_engine(num_tasks: int) -> str:

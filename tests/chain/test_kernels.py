@@ -1,9 +1,12 @@
 """Kernel matrices of inputs that are far from zero."""
 
+from decimal import Decimal
+
 import gpflow
 import numpy as np
 import pytest
 import tensorflow as tf
+from extended import distances, exact
 from gpflow.utilities import multiple_assign, parameter_dict
 
 from gpflow_cool import (
@@ -222,3 +225,18 @@ def test_squared_distances_where_a_graph_knows_no_shape(rng):
         squared_distances, input_signature=[tf.TensorSpec([None, None], tf.float64)]
     )
     np.testing.assert_allclose(graph(X), np.square(X - X.T), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1e6, 1e12])
+def test_a_rational_quadratic_kernel_keeps_its_digits_where_alpha_is_large(alpha, rng):
+    """GPflow's own power is wrong by alpha times the rounding: 1e-10 at 1e6."""
+    X = rng.normal(size=(5, 2))
+    kernel = k.RationalQuadratic(variance=1.7, lengthscales=0.8, alpha=alpha)
+    lengthscale, alpha = (
+        Decimal(float(part.numpy())) for part in (kernel.lengthscales, kernel.alpha)
+    )
+    r2 = distances(exact(X), exact(X)) ** 2 / lengthscale**2
+    logs = np.vectorize(lambda part: -alpha * (1 + part / (2 * alpha)).ln(), otypes=[object])(r2)
+    expected = 1.7 * np.vectorize(Decimal.exp, otypes=[object])(logs).astype(float)
+    np.testing.assert_allclose(kernel_matrix(kernel, X), expected, rtol=1e-14)
+    np.testing.assert_allclose(kernel_matrix(kernel, X, X[:3]), expected[:, :3], rtol=1e-14)

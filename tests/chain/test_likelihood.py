@@ -16,7 +16,11 @@ from gpflow_cool.chain.likelihood import (
     solve_chain,
     solve_task_systems,
 )
-from gpflow_cool.chain.objective import choose_engine, conditional_log_likelihoods
+from gpflow_cool.chain.objective import (
+    choose_engine,
+    conditional_log_likelihoods,
+    task_factor,
+)
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.linalg import eigh
 
@@ -269,6 +273,20 @@ def test_small_rounding_adds_no_ridge():
     assert_array_equal(
         ridge_of_systems(np.array([1.0, 1e11, 1e13]), 1), [0.0, 0.0, 1e14 * np.finfo(float).eps]
     )
+
+
+@pytest.mark.parametrize("factor", [task_factor, tf.function(task_factor, autograph=False)])
+@pytest.mark.parametrize("N", [1, 6, 40])
+def test_noise_that_rounding_swallows_leaves_a_cholesky_factor(N, factor):
+    """Copies of one row, and a signal 1e17 times the noise: some rounding must be added."""
+    K, unit = np.ones((N, N)), np.finfo(float).eps
+    b, sigma2 = 3e15, 0.03
+    L = factor(*(tf.constant(part, tf.float64) for part in (K, b, sigma2))).numpy()
+    assert np.isfinite(L).all()
+    assert_allclose(L @ L.T, b * K, rtol=0, atol=3 * N * unit * b)
+    b = 1e-14 * b  # here the noise is not lost, and nothing is added
+    L = factor(*(tf.constant(part, tf.float64) for part in (K, b, sigma2))).numpy()
+    assert_allclose(L, np.linalg.cholesky(b * K + sigma2 * np.eye(N)), rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("engine", ["spectral", "cholesky"])

@@ -160,7 +160,11 @@ def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -
         return combine.reduce(parts)
     if isinstance(kernel, gpflow.kernels.IsotropicStationary):
         scaled = (X[:, None, :] - X2[None, :, :]) / kernel.lengthscales.numpy()
-        return np.asarray(kernel.K_r2(np.sum(scaled**2, axis=-1)))
+        r2 = np.sum(scaled**2, axis=-1)
+        if isinstance(kernel, gpflow.kernels.RationalQuadratic):  # the power rounds by alpha eps
+            alpha = kernel.alpha.numpy()
+            return np.asarray(kernel.variance * np.exp(-alpha * np.log1p(0.5 * r2 / alpha)))
+        return np.asarray(kernel.K_r2(r2))
     if not isinstance(kernel, gpflow.kernels.Linear):
         X, X2 = X - origin, X2 - origin
     return np.asarray(kernel(X, X2))
@@ -169,13 +173,12 @@ def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -
 def rounding_units(kernel: Any, X: np.ndarray, Xnew: np.ndarray) -> float:
     """
     By how many units of rounding kernels multiply that of their inputs: how many periods they span,
-    since the phase is known to eps of that, and alpha, since (1 + r^2 / (2 alpha))^-alpha is.
+    since the phase is known to eps of that.
     """
     parts = (kernel, *kernel.submodules)
     periods = [k.period.numpy() for k in parts if hasattr(k, "period")]
-    alphas = [float(k.alpha.numpy()) for k in parts if hasattr(k, "alpha")]
     spread = np.max(np.ptp(np.vstack([X, Xnew]), axis=0))
-    return float(max((np.max(spread / period) for period in periods), default=0.0) + sum(alphas))
+    return float(max((np.max(spread / period) for period in periods), default=0.0))
 
 
 def arrays(tensors: Any) -> Any:
