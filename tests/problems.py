@@ -185,3 +185,8 @@ def perturb(model, rng):
     """Any parameters but those that the model starts from."""
     for variable in model.trainable_variables:
         variable.assign_add(0.3 * rng.normal(size=variable.shape))
+
+
+def values(model):
+    """Parameters by their names."""
+    return {name: p.numpy() for name, p in parameter_dict(model).items()}
