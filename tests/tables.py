@@ -1,4 +1,6 @@
-"""Small tables that tests of summaries, reports and commands share; nothing of the package."""
+"""Small tables, as arrays, frames and files, that several tests share; nothing of the package."""
+
+import csv
 
 import numpy as np
 import pandas as pd
@@ -20,3 +22,9 @@ def make_frame(num_rows=20):
     x, y = rng.uniform(0, 6, [2, num_rows])
     F = np.stack([np.sin(x), np.sin(x) + 0.2 * y], axis=1) + 0.1 * rng.normal(size=[num_rows, 2])
     return pd.DataFrame(np.column_stack([x, y, F * [1, 50]]), columns=["x", "y", *TARGETS])
+
+
+def read(path):
+    """Rows of a CSV file, by the names of its columns."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))

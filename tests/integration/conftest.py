@@ -1,8 +1,9 @@
-"""A table, and a model fitted to it, that the tests of commands share."""
+"""Fixtures of commands, a table and a model fitted to it, and of studies, a folder of data."""
 
 import numpy as np
 import pytest
 from commands import run
+from mulan import write_sets
 from tables import TARGETS, make_frame
 
 
@@ -22,3 +23,9 @@ def place(tmp_path_factory, frame):
     assert result.exit_code == 0, result.output
     (folder / "said.txt").write_text(result.stdout)
     return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The data of the studies: a folder with three of the ten sets, much too small."""
+    return write_sets(tmp_path_factory.mktemp("mulan"))
