@@ -123,6 +123,16 @@ def trap_for_a_single_start(rng):
     return ref.squared_exponential(x[:, None], x[:, None], 1.0, 2.0), Y / Y.std(axis=0)
 
 
+def smooth_data(rng, N=20, T=3, D=1):
+    """Different waves with shared noise: every b and sigma2 has its optimum inside the bounds."""
+    X = rng.uniform(0.0, 5.0, size=(N, D))
+    phases = np.array([0.0, 1.6, 3.5, 5.0])[:T]
+    F = np.sin(X.sum(axis=1, keepdims=True) * [1.3, 0.9, 1.7, 0.6][:T] + phases)
+    E = rng.normal(size=(N, T)) @ (np.eye(T) + 0.4 * np.triu(np.ones((T, T)), 1))
+    Y = F + 0.25 * E
+    return X, (Y - Y.mean(axis=0)) / Y.std(axis=0)
+
+
 CASES = {
     "N1-T1": lambda rng: random_problem(rng, 1, 1),
     "N7-T1": lambda rng: random_problem(rng, 7, 1),
@@ -185,3 +195,19 @@ def perturb(model, rng):
     """Any parameters but those that the model starts from."""
     for variable in model.trainable_variables:
         variable.assign_add(0.3 * rng.normal(size=variable.shape))
+
+
+def values(model):
+    """Parameters by their names."""
+    return {name: p.numpy() for name, p in parameter_dict(model).items()}
+
+
+def minimise_plainly(model):
+    """GPflow's own L-BFGS on the whole loss, to a tight tolerance."""
+    gpflow.optimizers.Scipy().minimize(
+        model.training_loss,
+        model.trainable_variables,
+        tf_fun_args={"autograph": False},
+        options={"maxiter": 500, "ftol": 1e-13, "gtol": 1e-6},
+    )
+    return float(model.training_loss())

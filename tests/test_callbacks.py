@@ -1,32 +1,18 @@
-"""Real callbacks of Keras 3 and tf_keras, our checkpoint, and the bar in a terminal and a pipe."""
+"""Real callbacks of Keras 3 and tf_keras, what they see, and how they stop a fit."""
 
 import csv
-import fcntl
 import os
-import pty
-import re
-import struct
-import sys
-import termios
-import types
 
 import gpflow
 import keras
 import numpy as np
 import pytest
 import tf_keras
-from gpflow.utilities import parameter_dict
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import values
+from short_fits import Record, make
 
-from gpflow_cool import CoolMTGP
-from gpflow_cool.callbacks import (
-    Callback,
-    Checkpoint,
-    KerasView,
-    check_callbacks,
-    in_notebook,
-    load_checkpoint,
-)
+from gpflow_cool.callbacks import Callback, KerasView, check_callbacks
 
 LIBRARIES = pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
 
@@ -38,28 +24,6 @@ OPTIMIZERS = {
     "Keras 3": lambda: keras.optimizers.Adam(0.1),
     "tf_keras": lambda: tf_keras.optimizers.SGD(1e-3),
 }
-
-
-def make(rng, T=2, mean=False):
-    X = rng.uniform(0.0, 5.0, size=(12, 1))
-    Y = np.sin(X * [1.0, 1.4, 0.7][:T] + [0.0, 1.0, 2.0][:T]) + 0.2 * rng.normal(size=(12, T))
-    mean_function = gpflow.mean_functions.Constant(np.zeros(T)) if mean else None
-    return CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(lengthscales=0.3), mean_function)
-
-
-def values(model):
-    return {name: p.numpy() for name, p in parameter_dict(model).items()}
-
-
-class Record(Callback):
-    """What the model's weights and logs were after every step."""
-
-    def on_train_begin(self, logs):
-        self.weights, self.logs = [], []
-
-    def on_epoch_end(self, epoch, logs):
-        self.weights.append(np.concatenate([np.ravel(w) for w in self.model.get_weights()]))
-        self.logs.append(dict(logs))
 
 
 # Keras's own callbacks, unmodified ----------------------------------------------------------------
@@ -203,11 +167,6 @@ def test_callbacks_that_need_a_keras_model_are_refused(rng, library, name, advic
     assert os.listdir(tmp_path) == []
 
 
-def test_a_missing_checkpoint_is_explained(rng, tmp_path):
-    with pytest.raises(ValueError, match=r"none\.npz is not a file: a Checkpoint writes one"):
-        load_checkpoint(make(rng), tmp_path / "none.npz")
-
-
 # What callbacks see -------------------------------------------------------------------------------
 
 
@@ -300,166 +259,3 @@ def test_a_second_fit_starts_afresh(rng):
     assert len(model.fit("scipy", callbacks=[stop], verbose=0).epoch) == 1
     history = model.fit("scipy", verbose=0)
     assert history.converged and len(history.epoch) > 1
-
-
-# Checkpoint ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", ["profile", "adam"])
-def test_checkpoint_round_trip(rng, optimizer, tmp_path):
-    path = tmp_path / "best.npz"
-    model, other = make(rng), make(rng)
-    history = model.fit(optimizer, steps=3, callbacks=[Checkpoint(path)], verbose=0)
-    load_checkpoint(other, path)
-    for name, value in values(model).items():
-        # A value read from a parameter and assigned again goes through its transform's inverse.
-        assert_allclose(values(other)[name], value, rtol=1e-12)
-    other.data = model.data
-    assert_allclose(other.training_loss(), min(history.history["loss"]), rtol=1e-10)
-    assert os.listdir(tmp_path) == ["best.npz"]
-
-
-def test_checkpoint_keeps_the_best_not_the_last(rng, tmp_path):
-    path = tmp_path / "best.npz"
-    model, record = make(rng), Record()
-    model.fit(
-        tf_keras.optimizers.Adam(3.0), steps=8, callbacks=[Checkpoint(path), record], verbose=0
-    )
-    losses = [logs["loss"] for logs in record.logs]
-    assert losses[-1] > min(losses)
-    load_checkpoint(model, path)
-    assert_allclose(model.training_loss(), min(losses), rtol=1e-10)
-
-
-def test_checkpoint_never_overwrites(rng, tmp_path):
-    path = tmp_path / "mine.npz"
-    early = Checkpoint(path)
-    path.write_bytes(b"precious")
-    with pytest.raises(ValueError, match="mine.npz exists already: choose another name, or over"):
-        Checkpoint(path)
-    with pytest.raises(ValueError, match="mine.npz exists already"):  # written since
-        make(rng).fit("profile", callbacks=[early], verbose=0)
-    assert path.read_bytes() == b"precious"
-    make(rng).fit("profile", steps=1, callbacks=[Checkpoint(path, overwrite=True)], verbose=0)
-    assert path.read_bytes() != b"precious"
-
-
-def test_checkpoint_of_a_second_fit_overwrites_only_by_better(rng, tmp_path):
-    path = tmp_path / "best.npz"
-    checkpoint, model = Checkpoint(path), make(rng)
-    model.fit("profile", callbacks=[checkpoint], verbose=0)
-    content = path.read_bytes()
-    model.kernel.lengthscales.assign(50.0)
-    model.fit("scipy", steps=1, callbacks=[checkpoint], verbose=0)
-    assert path.read_bytes() == content
-
-
-def test_checkpoint_needs_a_folder(tmp_path):
-    with pytest.raises(ValueError, match="nowhere is not a folder: create it first"):
-        Checkpoint(tmp_path / "nowhere" / "best.npz")
-
-
-def test_checkpoint_of_another_model_is_refused(rng, tmp_path):
-    path = tmp_path / "best.npz"
-    make(rng).fit("profile", steps=1, callbacks=[Checkpoint(path)], verbose=0)
-    for other, text in [
-        (make(rng, mean=True), r"holds \[.*\], but the model has \[.*mean_function.c.*same kernel"),
-        (make(rng, T=3), r"holds .b of shape \(2,\), but the model's has shape \(3,\)"),
-    ]:
-        before = values(other)
-        with pytest.raises(ValueError, match=text):
-            load_checkpoint(other, path)
-        for name, value in values(other).items():
-            assert_array_equal(value, before[name])
-
-
-# The progress bar ---------------------------------------------------------------------------------
-
-
-def in_a_terminal(monkeypatch, run):
-    """What a run writes to standard error if that is a terminal (a real one, of the system)."""
-    reader, writer = pty.openpty()
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))  # rows, columns
-    with os.fdopen(writer, "w") as terminal, monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", terminal)
-        run()
-        terminal.write("\nend of output")
-        terminal.flush()
-        text = b""
-        while b"end of output" not in text:
-            text += os.read(reader, 65536)
-    os.close(reader)
-    return text.decode()
-
-
-def frames(text):
-    """What a bar showed, one string for each time it was drawn."""
-    return [line for line in re.split(r"[\r\n]+", text) if line.startswith("fit (")]
-
-
-@pytest.mark.slow
-def test_bar_in_a_terminal(rng, monkeypatch):
-    model, histories = make(rng), []
-    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit("adam", steps=7)))
-    last = frames(text)[-1]
-    history = histories[0].history
-    assert last.startswith("fit (adam): 100%") and "7/7 [" in last
-    expected = f"loss {history['loss'][-1]:.6g}, gradient {history['gradient_norm'][-1]:.2g}"
-    assert expected in last
-    assert re.search(r"\[\d\d:\d\d<\d\d:\d\d", text)  # time gone < time left
-
-
-def test_bar_of_lbfgs_ends_full(rng, monkeypatch):
-    model, histories = make(rng), []
-    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit()))
-    num_steps = len(histories[0].epoch)
-    assert f"{num_steps}/{num_steps} [" in frames(text)[-1]
-    assert "0/200 [" in text
-
-
-@pytest.mark.slow
-def test_bar_shows_the_round_where_targets_are_missing(rng, monkeypatch):
-    X, Y = rng.normal(size=(8, 1)), rng.normal(size=(8, 2))
-    Y[2, 1] = np.nan
-    model, histories = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()), []
-    options = {"steps": 2, "rounds": 3, "tolerance": 0.0, "seed": 0}
-    text = in_a_terminal(monkeypatch, lambda: histories.append(model.fit("adam", **options)))
-    loss, rounds = histories[0].history["loss"][-1], len(histories[0].rounds)
-    assert "round 1 of 3, loss" in text
-    assert f"round {rounds} of 3, loss {loss:.6g}," in frames(text)[-1]
-
-
-def test_bar_of_an_interrupted_fit_stays_where_it_was(rng, monkeypatch):
-    model = make(rng)
-    stop = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", epoch == 1)
-    )
-    text = in_a_terminal(monkeypatch, lambda: model.fit("adam", steps=50, callbacks=[stop]))
-    assert "2/50 [" in frames(text)[-1]
-
-
-def test_no_bar_without_being_asked(rng, monkeypatch):
-    model = make(rng)
-    text = in_a_terminal(monkeypatch, lambda: model.fit("profile", steps=2, verbose=0))
-    assert text.strip() == "end of output"
-
-
-@pytest.mark.parametrize("verbose", [0, 1])
-def test_silence_in_a_pipe(rng, capfd, verbose):
-    model = make(rng)
-    capfd.readouterr()
-    model.fit("profile", steps=2, verbose=verbose)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_bar_in_a_notebook(rng, monkeypatch, capfd):
-    assert not in_notebook()
-    shell = types.SimpleNamespace(kernel="a Jupyter kernel")
-    python = types.SimpleNamespace(get_ipython=lambda: shell)
-    monkeypatch.setitem(sys.modules, "IPython", python)
-    assert in_notebook()
-    capfd.readouterr()
-    make(rng).fit("profile", steps=2)
-    assert "fit (profile): 100%" in capfd.readouterr().err
-    del shell.kernel  # IPython in a terminal has none, and its pipes are as silent as others
-    assert not in_notebook()

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import reference as ref
+from inner_problems import WIDE, boxes, smooth_targets
 from numpy.testing import assert_allclose, assert_array_equal
 from spectra import exact
 
@@ -17,7 +19,7 @@ from gpflow_cool.chain.search import (
     margin_of_rows,
     together,
 )
-from gpflow_cool.chain.terms import shared_terms, task_problems
+from gpflow_cool.chain.terms import shared_terms, task_problems, task_terms
 
 
 def small_problems(rng, T=2):
@@ -126,3 +128,41 @@ def test_starts_that_lead_to_the_same_maximum_do_not_add_up():
     assert both.tasks.tolist() == [0, 0, 1]
     assert_array_equal(both.x, [[0.0, 0.0], [0.5, 0.0], [1.0, 2.0]])
     assert_array_equal(together(both, other).x, both.x)
+
+
+# What is found on the grid ------------------------------------------------------------------------
+
+
+def test_estimates_on_the_grid_are_lower_bounds_within_the_bounds_of_a_task(rng):
+    X, Y = smooth_targets(rng, 14, 3)
+    K = ref.squared_exponential(X, X, 1.0, 1.5)
+    problems = task_problems(exact(K, Y), "hierarchical")
+    box = boxes(WIDE, 3)
+    box.lower[:, 1] = np.log([1e-4, 0.3, 1e-3])
+    points = Grid(grid_axes(problems, box, FINE), FINE).points()
+    terms = shared_terms(problems, np.exp(points))
+    estimates, x = estimate_terms(points, terms, box, FINE)
+    for t in range(3):
+        known = np.isfinite(estimates[:, t])
+        assert np.any(points[known, 1] < box.lower[t, 1] - 0.1) == (t > 0)
+        assert np.all(x[known, t, 1] > box.lower[t, 1] - 1e-9)
+        there = task_terms(problems, np.full(np.sum(known), t), np.exp(x[known, t])).values
+        assert np.all(estimates[known, t] < there + 1e-8)
+
+
+def test_maxima_and_neighbours_on_a_grid():
+    values = np.array([[3.0, 1.0, 0.0, 0.0], [1.0, 0.0, 2.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    grid = Grid([np.arange(3.0), np.arange(4.0)], np.ones(2))
+    maxima = grid.maxima(values.reshape(-1, 1))
+    assert_array_equal(np.flatnonzero(np.isfinite(maxima)), [0, 6])
+    assert_array_equal(grid.points()[[0, 6]], [[0.0, 0.0], [1.0, 2.0]])
+    assert_array_equal(maxima[[0, 6], 0], [3.0, 2.0])
+    near = grid.neighbours(np.arange(12) == 3)  # the corner of the first row
+    assert_array_equal(np.flatnonzero(near), [2, 3, 6, 7])
+    x = np.stack(np.meshgrid(np.arange(3.0), np.arange(4.0), indexing="ij"), axis=-1)
+    parabola = -np.square(x[..., 0] - 1.2).reshape(-1, 1)  # highest at 1.2 on the first axis
+    at = grid.between(parabola, x.reshape(-1, 1, 2)).reshape(3, 4, 2)
+    assert_allclose(at[1], np.stack([np.full(4, 1.2), np.arange(4.0)], axis=1))
+    assert_array_equal(at[[0, 2]], x[[0, 2]])  # at the edge, and none higher beside it
+    flat = Grid([np.zeros(1), np.arange(2.0)], np.ones(2)).maxima(np.zeros((2, 1)))
+    assert_array_equal(flat, np.zeros((2, 1)))

@@ -1,66 +1,20 @@
-"""The command line on real files: what it writes against the estimator, and each mistake's line."""
+"""The command line on real files: what it writes, against the estimator."""
 
 import json
 import os
 import re
-import resource
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from commands import PLAIN, mistake, run, write
+from commands import mistake, run
 from numpy.testing import assert_allclose
+from tables import TARGETS
 
 from gpflow_cool import studies
 from gpflow_cool.loading import load
 from gpflow_cool.metrics import rmse
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-
-COMMAND = Path(sys.executable).with_name("gpflow-cool")
-TARGETS = ["heat", "cold, inside"]
-
-
-def make_frame(num_rows=20):
-    rng = np.random.default_rng(8)
-    x, y = rng.uniform(0, 6, [2, num_rows])
-    F = np.stack([np.sin(x), np.sin(x) + 0.2 * y], axis=1) + 0.1 * rng.normal(size=[num_rows, 2])
-    return pd.DataFrame(np.column_stack([x, y, F * [1, 50]]), columns=["x", "y", *TARGETS])
-
-
-@pytest.fixture(scope="module")
-def frame():
-    return make_frame()
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, frame):
-    """A folder with a table, and a model that the command fitted to it."""
-    folder = tmp_path_factory.mktemp("cli")
-    frame.rename(columns={TARGETS[1]: "cold"}).to_csv(folder / "data.csv", index=False)
-    new = frame[["y", "x"]][:3].assign(cold=[60.0, np.nan, 40.0])
-    new.to_csv(folder / "new.csv", index=False)
-    result = run("fit", folder / "data.csv", "--targets", "heat,cold", "--out", folder / "model")
-    assert result.exit_code == 0, result.output
-    (folder / "said.txt").write_text(result.stdout)
-    return folder
-
-
-def installed(*arguments, **options):
-    """The command that was installed, in a process of its own."""
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600, **options
-    )
-
-
-def new_process(code, **options):
-    """Python code in a process of its own."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
-
-
-# What it does ----------------------------------------------------------------------------------
 
 
 def test_fit_is_the_estimators(place, frame):
@@ -235,96 +189,6 @@ def test_other_tables_serve_as_well(place, frame, tmp_path):
         assert_allclose(load(out).predict(frame[["x", "y"]][:2]), expected, rtol=1e-5)
 
 
-# Mistakes --------------------------------------------------------------------------------------
-
-
-GOOD = "a,b,c\n1,2,3\n2,4,7\n3,5,4\n"
-
-MISTAKES = {
-    "wrong target": (GOOD, ["--targets", "z"], "has no column 'z'. It has: a, b, c."),
-    "wrong pattern": (GOOD, ["--targets", "z*"], "has no column that matches 'z*'."),
-    "wrong input": (GOOD, ["--targets", "a", "--inputs", "q"], "has no column 'q'"),
-    "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
-    "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),
-    "both": (GOOD, ["--targets", "a", "--inputs", "a,b"], "'a' is both an input and a target"),
-    "nothing left": (GOOD, ["--targets", "a,b,c"], "no column left to predict from"),
-    "text": (
-        "a,b\n1,x\n2,3\n",
-        ["--targets", "b"],
-        "row 1 (line 2), column 'b': 'x' is not a number",
-    ),
-    "text input": ("a,b\n1,2\nred,3\n", ["--targets", "b"], "column 'a': 'red' is not a number"),
-    "empty cell": ("a,b\n1,2\n,3\n", ["--targets", "b"], "row 2 (line 3), column 'a': the cell is"),
-    "header": ("a,b,b\n1,2,3\n2,3,4\n", ["--targets", "a"], "header has 'b' more than once"),
-    "one row": ("a,b\n1,2\n", ["--targets", "b"], "has one row: a model needs at least two"),
-    "no rows": ("a,b\n", ["--targets", "b"], "has no rows of data"),
-    "binary": ("\0\1\2", ["--targets", "b"], "is not a CSV file: it holds no text"),
-    "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'auto', 'se'"),
-    "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
-    "no targets": (GOOD, [], "Missing option '--targets'"),
-    "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),
-    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "-1 is not in the range x>=0"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_in_fit(tmp_path, name):
-    text, arguments, message = MISTAKES[name]
-    data = write(tmp_path / "data.csv", text)
-    assert message in mistake("fit", data, *arguments, "--out", tmp_path / "model")
-    assert os.listdir(tmp_path) == ["data.csv"]
-
-
-def test_places_that_do_not_serve(tmp_path):
-    data = write(tmp_path / "data.csv", GOOD)
-    arguments = ["fit", data, "--targets", "a", "--out"]
-    assert "not a saved model, so that it is" in mistake(*arguments, tmp_path, "--force")
-    assert "cannot be written to" in mistake(*arguments, "/proc/model")
-    assert "/dev/null is not a folder" in mistake(*arguments, "/dev/null/model")
-    assert "is not there" in mistake("fit", tmp_path / "no.csv", "--targets", "a", "--out", "m")
-    assert "is not there: pass a folder" in mistake("report", tmp_path / "no")
-    assert "holds no saved model" in mistake("report", tmp_path)
-    assert "data.csv is a file, not a folder: pass a folder" in mistake("report", data)
-    assert os.listdir(tmp_path) == ["data.csv"]
-
-
-def test_a_full_disk(place, tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    fit = ["fit", place / "data.csv", "--targets", "heat", "--kernel", "linear", "--quiet"]
-    assert "No space left on device." in mistake(*fit, "--out", tmp_path / "m")
-    predict = ["predict", place / "model", place / "new.csv", "--out", tmp_path / "p.csv"]
-    assert "No space left on device." in mistake(*predict)
-    assert os.listdir(tmp_path) == []
-
-
-def test_mistakes_in_predict(place, tmp_path):
-    arguments = ["predict", place / "model", place / "new.csv", "--out", tmp_path / "p.csv"]
-    for unknown in ("z", "z*"):
-        line = f"--given {unknown}: the model's targets are heat, cold"
-        assert line in mistake(*arguments, "--given", unknown)
-    assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
-    bad = write(tmp_path / "bad.csv", "x\n1\n")
-    assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])
-    (tmp_path / "broken").mkdir()
-    write(tmp_path / "broken" / "model.json", "{")
-    assert "is damaged" in mistake("predict", tmp_path / "broken", *arguments[2:])
-    assert sorted(os.listdir(tmp_path)) == ["bad.csv", "broken"]
-
-
-def test_a_model_that_is_no_estimator(place, tmp_path):
-    load(place / "model").model_.save(tmp_path / "m")
-    assert "holds a KroneckerMTGP that Python code saved" in mistake("report", tmp_path / "m")
-
-
-def test_folds(place):
-    data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
-    assert "folds=21 is not possible for 20 rows" in mistake(*data, 21)
-    assert "1 is not in the range x>=2" in mistake(*data, 1)
-
-
 def test_large_goes_ahead_and_tells_the_cost(place, tmp_path, monkeypatch):
     monkeypatch.setattr("gpflow_cool.table.costs.MAX_ROWS", 10)
     evaluate = ["evaluate", place / "data.csv", "--targets", "heat"]
@@ -351,82 +215,3 @@ def test_many_rows_are_seen_through_inducing_points(place, tmp_path, monkeypatch
     assert json.loads(result.stdout)["inducing_points"] == 5
     result = run(*arguments, "--force", "--kernel", "linear")
     assert result.exit_code == 0 and "inducing" not in result.stdout + result.stderr
-
-
-# The installed command -------------------------------------------------------------------------
-
-
-def test_help_needs_no_tensorflow_and_less_than_a_second():
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = installed("--help")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert result.returncode == 0 and result.stderr == ""
-    for name in ("fit", "predict", "impute", "evaluate", "report", "demo", "study", "completion"):
-        assert name in result.stdout
-    # Of the processor's time: the clock's depends on what else the machine does.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
-
-
-def test_importing_the_package_imports_nothing_that_is_optional():
-    """GPflow and TensorFlow import some of it themselves: so much is not ours."""
-    code = (
-        "import json, sys, time\n"
-        "def load(name):\n"
-        "    before, started = set(sys.modules), time.process_time()\n"
-        "    exec(f'import {name}')\n"
-        "    return time.process_time() - started, sorted(set(sys.modules) - before)\n"
-        "print(json.dumps([load('gpflow'), load('gpflow_cool'), load('gpflow_cool.models')]))\n"
-    )
-    result = new_process(code)
-    assert result.returncode == 0, result.stderr
-    (theirs, _), *ours = json.loads(result.stdout)
-    assert sum(seconds for seconds, _ in ours) < 0.1 * theirs
-    tops = {name.split(".")[0] for _, names in ours for name in names}
-    assert not tops & {"sklearn", "pandas", "matplotlib", "click", "pyarrow"}
-
-
-def test_many_rows_are_refused_at_once(tmp_path):
-    rows = np.random.default_rng(0).normal(size=[10_000, 3])
-    pd.DataFrame(rows, columns=["a", "b", "c"]).to_csv(tmp_path / "data.csv", index=False)
-    code = (
-        "import sys\n"
-        "from gpflow_cool.cli.commands import main\n"
-        "try:\n"
-        "    main(['evaluate', 'data.csv', '--targets', 'a'])\n"
-        "finally:\n"
-        "    print('tensorflow' in sys.modules)\n"
-    )
-    result = new_process(code, cwd=tmp_path)
-    assert result.returncode == 2 and result.stdout == "False\n", result.stderr
-    assert result.stderr.startswith("gpflow-cool: 10000 rows will take about ")
-    assert "11.2 GB of memory" in result.stderr and "--large" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_the_whole_way_without_noise(place, tmp_path):
-    arguments = ["--targets", "heat,cold", "--out", "m", *PLAIN]
-    fit = installed("fit", place / "data.csv", *arguments, cwd=tmp_path)
-    assert (fit.returncode, fit.stderr) == (0, "")
-    assert "Written to m." in fit.stdout
-    out = tmp_path / "p.csv"
-    predict = installed("predict", "m", place / "new.csv", "--out", out, "--json", cwd=tmp_path)
-    assert (predict.returncode, predict.stderr) == (0, "")
-    mean = load(place / "model").predict(pd.read_csv(place / "new.csv")[["x", "y"]])
-    assert_allclose(pd.read_csv(out)[["heat", "cold"]], mean, rtol=1e-4)
-    wrong = installed("predict", "m", place / "new.csv", "--out", out, cwd=tmp_path)
-    assert wrong.returncode == 2 and wrong.stdout == "" and "Traceback" not in wrong.stderr
-    assert wrong.stderr == f"gpflow-cool: {out} exists already: choose another name, or --force.\n"
-
-
-def test_shell_completion(place):
-    source = run(env={"_GPFLOW_COOL_COMPLETE": "bash_source"})
-    assert "_gpflow_cool_completion" in source.stdout
-    words = f"gpflow-cool fit {place / 'data.csv'} --targets heat,c"
-    env = {"_GPFLOW_COOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "4"}
-    assert run(env=env).stdout == "plain,heat,cold\n"
-
-
-def test_the_package_is_the_command_line():
-    command = [sys.executable, "-m", "gpflow_cool", "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == run("--help").output.replace("main", "gpflow-cool", 1)

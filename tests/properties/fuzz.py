@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from check_shapes.config import ShapeCheckingState, set_enable_check_shapes
 
 from .cases import CHOICES, Case, random_case, simpler_cases
-from .laws import Examination, Violation, examine
+from .examination import Examination, Violation, examine
 
 SLOW = 60.0
 """Seconds of one core after which a case is told of: these data sets are tiny."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from properties import laws
+from gpflow_cool.training.run import TrainingFailed
+from properties import examination, laws, laws_of_fits
 from properties.cases import KERNELS, Case, fit, make_data, make_model, simpler_cases, tidy
 
 CASE = Case(N=6, D=2, T=3)
@@ -113,29 +114,31 @@ def test_squares_of_targets_far_from_zero_are_rounded():
 
 
 def test_a_loaded_model_that_differs(model, monkeypatch):
-    monkeypatch.setattr(laws.gpflow_cool, "load", lambda _: make_model(CASE, make_data(CASE)))
-    assert "the mean of the loaded model differs" in " ".join(laws.saving(CASE, model))
+    monkeypatch.setattr(
+        laws_of_fits.gpflow_cool, "load", lambda _: make_model(CASE, make_data(CASE))
+    )
+    assert "the mean of the loaded model differs" in " ".join(laws_of_fits.saving(CASE, model))
 
 
 @pytest.mark.slow
 def test_a_profile_that_ends_higher(monkeypatch):
     start = make_model(CASE, make_data(CASE))
-    assert "after fit('scipy')" in " ".join(laws.profile_is_no_worse(CASE, start))
+    assert "after fit('scipy')" in " ".join(laws_of_fits.profile_is_no_worse(CASE, start))
 
 
 def test_an_indefinite_kernel_must_be_told_of():
     X = np.zeros((2, 1))
     thing = SimpleNamespace(data=(X, X), kernel=lambda X, X2: np.array([[1.0, 1.1], [1.1, 1.0]]))
-    assert "from -0.1 to 2.1" in " ".join(laws.warns_of_indefinite_kernels(CASE, thing, []))
+    assert "from -0.1 to 2.1" in " ".join(laws_of_fits.warns_of_indefinite_kernels(CASE, thing, []))
     said = ["The kernel matrix has negative eigenvalues."]
-    assert list(laws.warns_of_indefinite_kernels(CASE, thing, said)) == []
+    assert list(laws_of_fits.warns_of_indefinite_kernels(CASE, thing, said)) == []
 
 
 @pytest.mark.parametrize(
     "error, law",
     [
         (ValueError("X has 2 rows: pass three."), None),
-        (laws.TrainingFailed("Training failed in every one of 1 attempts. Try restarts=5."), None),
+        (TrainingFailed("Training failed in every one of 1 attempts. Try restarts=5."), None),
         (ValueError("operands could not be broadcast"), "fit: ValueError"),
         (RuntimeError("Try again."), "fit: RuntimeError"),
         (np.linalg.LinAlgError("Try again."), "fit: LinAlgError"),
@@ -143,7 +146,7 @@ def test_an_indefinite_kernel_must_be_told_of():
     ],
 )
 def test_refusals_need_advice(error, law):
-    found = laws.refused(error)
+    found = examination.refused(error)
     assert [violation.law for violation in found.violations] == ([] if law is None else [law])
     assert found.refusal == (str(error) if law is None else "")
 
@@ -153,8 +156,8 @@ def test_a_law_that_raises_is_broken(fitted):
         raise ZeroDivisionError("oops")
         yield
 
-    (violation,) = laws.broken(law, fitted)
-    assert violation == laws.Violation("law: ZeroDivisionError", "ZeroDivisionError: oops")
+    (violation,) = examination.broken(law, fitted)
+    assert violation == examination.Violation("law: ZeroDivisionError", "ZeroDivisionError: oops")
 
 
 # Cases --------------------------------------------------------------------------------------------

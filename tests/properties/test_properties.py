@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
 from properties.cases import Case, cases, may_be_refused
-from properties.laws import examine
+from properties.examination import examine
 
 SMALL = settings(
     max_examples=3,

@@ -7,50 +7,24 @@ from contextlib import nullcontext
 import gpflow
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
+from two_units import SCALE, SHIFT, X_NEW, X, Y
 
 from gpflow_cool.loading import load
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
-SHIFT, SCALE = np.array([5.0, -300.0]), np.array([1.0, 40.0])
-NAMES = ["mass", "heat"]
-
-
-def make_data():
-    """Two targets in units far apart, three inputs of which the last is constant."""
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=[24, 3]) * [1.0, 1000.0, 0.0] + [0.0, 70.0, 3.0]
-    F = np.stack([np.sin(2 * X[:, 0]), np.cos(2 * X[:, 0])], axis=1)
-    noise = rng.normal(size=[24, 2]) @ np.linalg.cholesky([[0.04, 0.03], [0.03, 0.04]]).T
-    return X, SHIFT + SCALE * (F + noise)
-
-
-# Two fits of the same data agree to about 1e-7, not to the last bit: threads add up in any order.
-X, Y = make_data()
-X_NEW = X[:4] + [[0.1, 10.0, 0.0]]
-
 
 @pytest.fixture(scope="module")
 def regressor():
     return CoolMTGPRegressor("matern52", ard=True).fit(X, Y)
-
-
-@pytest.fixture(scope="module")
-def framed():
-    inputs = pd.DataFrame(X, columns=["x", "y", "z"], index=[f"row {n}" for n in range(len(X))])
-    targets = pd.DataFrame(Y, columns=NAMES, index=inputs.index)
-    return CoolMTGPRegressor("se", ard=False).fit(inputs, targets), inputs, targets
 
 
 def standardised_model(orders):
@@ -153,72 +127,6 @@ def test_draws_have_the_right_moments_and_leave_the_seed_alone(regressor):
     assert np.all(other.std(axis=-1) < draws.std(axis=-1))
 
 
-def test_frames_in_frames_out(framed):
-    regressor, inputs, targets = framed
-    plain = CoolMTGPRegressor("se", ard=False).fit(X, Y)
-    mean, std, cov = regressor.predict(inputs[:3], return_std=True, return_cov=True)
-    expected = plain.predict(X[:3], return_std=True, return_cov=True)
-    for frame, array in [(mean, expected[0]), (std, expected[1])]:
-        assert list(frame.columns) == NAMES and list(frame.index) == list(inputs.index[:3])
-        assert_allclose(frame, array, rtol=1e-5)
-    one = cov.loc["row 1"]
-    assert list(one.columns) == list(one.index) == NAMES
-    assert_allclose(one, expected[2][1], rtol=1e-5)
-    for name in ("task_covariance_", "noise_correlation_"):
-        matrix = getattr(regressor, name)
-        assert list(matrix.columns) == list(matrix.index) == NAMES
-        assert_allclose(matrix, getattr(plain, name), rtol=1e-5)
-    density = regressor.log_density(inputs[:3], targets[NAMES[::-1]][:3])  # found by name
-    assert list(density.index) == list(inputs.index[:3])
-    assert_allclose(density, plain.log_density(X[:3], Y[:3]), rtol=1e-5)
-    rows = regressor.leave_one_out_
-    assert list(rows.mean.columns) == NAMES and list(rows.mean.index) == list(targets.index)
-    assert list(rows.log_density.index) == list(targets.index)
-    assert regressor.score(inputs, targets) == pytest.approx(plain.score(X, Y), rel=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
-def test_arrays_in_arrays_out_also_after_frames(framed):
-    regressor, inputs, _ = framed
-    got = regressor.predict(X[:3], return_std=True, return_cov=True)
-    expected = regressor.predict(inputs[:3], return_std=True, return_cov=True)
-    for array, frame in zip(got, expected, strict=True):
-        assert isinstance(array, np.ndarray)
-        assert_array_equal(array, frame.to_numpy().reshape(array.shape))
-    assert isinstance(regressor.log_density(X[:3], Y[:3]), np.ndarray)
-
-
-def test_a_pipeline_does_not_pair_the_wrong_rows(framed):
-    """A scaler drops the index: labels of our own would not be those of the rows."""
-    _, inputs, targets = framed
-    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False)).fit(
-        inputs[::2], targets[::2]
-    )
-    error = targets[1::2] - pipeline.predict(inputs[1::2])
-    assert error.shape == (12, 2) and not error.isna().any(axis=None)
-    assert list(error.index) == list(targets.index[1::2])
-
-
-@pytest.mark.slow
-def test_one_target_may_be_a_vector_or_a_series():
-    vector = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, 0])
-    column = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, :1])
-    series = CoolMTGPRegressor("se", ard=False).fit(X, pd.Series(Y[:, 0], name="mass"))
-    mean, std, cov = vector.predict(X_NEW, return_std=True, return_cov=True)
-    expected = column.predict(X_NEW, return_std=True, return_cov=True)
-    assert mean.shape == std.shape == (4,) and cov.shape == (4, 1, 1)
-    assert_allclose(mean, expected[0][:, 0], rtol=1e-5)
-    assert_allclose(std, expected[1][:, 0], rtol=1e-5)
-    answer = series.predict(pd.DataFrame(X_NEW))
-    assert answer.name == "mass"
-    assert_allclose(answer, mean, rtol=1e-5)
-    assert_array_equal(series.predict(X_NEW), answer)
-    assert vector.sample_y(X_NEW, 3).shape == (4, 3)
-    assert_allclose(
-        vector.log_density(X_NEW, Y[:4, 0]), column.log_density(X_NEW, Y[:4, :1]), rtol=1e-5
-    )
-
-
 def test_a_constant_input_is_not_used(regressor):
     elsewhere = X_NEW + [0.0, 0.0, 50.0]
     for one, other in zip(
@@ -316,96 +224,7 @@ def test_nothing_is_answered_before_fit(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Orders of the targets ---------------------------------------------------------------------------
-
-
-def four_targets():
-    """Targets whose covariances depend on their order."""
-    rng = np.random.default_rng(2)
-    return np.column_stack([Y, Y[:, 0] * Y[:, 1] / 100, np.sin(X[:, 1])]) + rng.normal(size=[24, 4])
-
-
-def chain_of(regressor):
-    """The trained chain behind an estimator."""
-    chain = clone(regressor).set_params(orders=1).fit(X[:, :2], four_targets())
-    assert isinstance(chain.model_, CoolMTGP)
-    return chain
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["se", "linear"])
-@pytest.mark.parametrize("random_state, seed", [(None, 0), (np.int64(5), 5)])
-def test_covariances_are_averaged_over_orders(kernel, random_state, seed):
-    regressor = CoolMTGPRegressor(kernel, ard=False, orders=5, random_state=random_state)
-    regressor.fit(X[:, :2], four_targets())
-    chain = chain_of(regressor)
-    expected = chain.model_.average_over_orders(5, seed=seed)
-    for name in ("task_covariance", "noise_covariance"):
-        S = getattr(regressor.model_, name)().numpy()
-        assert_allclose(S, getattr(expected, name)(), rtol=1e-4, atol=1e-5)
-        assert np.max(np.abs(S - getattr(chain.model_, name)().numpy())) > 1e-3
-    history = regressor.history_, chain.history_
-    assert_allclose(*(h.history["loss"][-1] for h in history), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_generator_decides_the_orders():
-    regressor = CoolMTGPRegressor("se", ard=False, orders=2, random_state=np.random.RandomState(3))
-    regressor.fit(X[:, :2], four_targets())
-    seed = int(np.random.RandomState(3).randint(2**31))
-    expected = chain_of(CoolMTGPRegressor("se", ard=False)).model_.average_over_orders(2, seed=seed)
-    got = regressor.model_.noise_covariance()
-    assert_allclose(got, expected.noise_covariance(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["one target", "inducing points", "missing targets"])
-def test_where_there_is_no_average_it_is_the_chain(case):
-    targets = Y[:, :1] if case == "one target" else Y.copy()
-    if case == "missing targets":
-        targets[3, 0] = np.nan
-    settings = {"inducing": 6 if case == "inducing points" else None, "random_state": 1}
-    regressor, chain = (
-        CoolMTGPRegressor("se", ard=False, orders=orders, **settings).fit(X[:, :1], targets)
-        for orders in (8, 1)
-    )
-    assert_allclose(regressor.model_.b, chain.model_.b, rtol=1e-4)
-    assert_allclose(regressor.model_.sigma2, chain.model_.sigma2, rtol=1e-4)
-    assert_allclose(regressor.predict(X_NEW[:, :1]), chain.predict(X_NEW[:, :1]), rtol=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("orders", [1, 3])
-def test_orders_are_saved(orders, tmp_path):
-    regressor = CoolMTGPRegressor("se", ard=False, orders=orders).fit(X, four_targets())
-    regressor.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.orders == orders and type(again.model_) is type(regressor.model_)
-    for one, other in zip(
-        again.predict(X_NEW, return_std=True, return_cov=True),
-        regressor.predict(X_NEW, return_std=True, return_cov=True),
-        strict=True,
-    ):
-        assert_array_equal(one, other)
-    for one, other in zip(again.leave_one_out_, regressor.leave_one_out_, strict=True):
-        assert_array_equal(one, other)
-
-
-# In company --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_in_a_pipeline_and_a_grid_search(framed):
-    _, inputs, targets = framed
-    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False))
-    grid = {"coolmtgpregressor__kernel": ["se", "linear"]}
-    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(inputs, targets)
-    assert search.best_params_ == {"coolmtgpregressor__kernel": "se"}
-    assert_allclose(
-        search.predict(inputs[:2]),
-        CoolMTGPRegressor("se", ard=False).fit(X, Y).predict(X[:2]),
-        rtol=0.05,
-    )
+# In other processes and in files -----------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -428,26 +247,6 @@ def test_joblib_and_deepcopy_keep_predictions(regressor):
         ):
             assert_array_equal(one, other)
     assert len(buffer.getvalue()) < 50_000  # no N x N matrix
-
-
-def test_saved_and_loaded(framed, tmp_path):
-    regressor, inputs, _ = framed
-    regressor.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.get_params() == regressor.get_params()
-    for one, other in zip(
-        again.predict(inputs[:3], return_std=True, return_cov=True),
-        regressor.predict(inputs[:3], return_std=True, return_cov=True),
-        strict=True,
-    ):
-        pd.testing.assert_frame_equal(one, other, check_exact=True)
-    pd.testing.assert_frame_equal(again.task_covariance_, regressor.task_covariance_)
-    assert list(again.feature_names_in_) == ["x", "y", "z"] and again.n_features_in_ == 3
-    with pytest.raises(ValueError, match="feature names"):
-        again.predict(inputs[["y", "x", "z"]])
-    with pytest.raises(ValueError, match="exists already"):
-        regressor.save(tmp_path / "model")
-    regressor.save(tmp_path / "model", force=True)
 
 
 @pytest.mark.slow

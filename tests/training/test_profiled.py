@@ -1,54 +1,24 @@
 """Profiled training: the envelope gradient, what stays fixed, priors, how little it computes."""
 
-import gpflow
 import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
 import tensorflow_probability as tfp
-from gpflow import Parameter, kernels, mean_functions, set_trainable
+from gpflow import kernels, mean_functions, set_trainable
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import LEARNINGS, assert_close, trap_for_a_single_start
-from spectra import exact
+from problems import LEARNINGS, assert_close, minimise_plainly, smooth_data, values
 
 import gpflow_cool.linalg
 import gpflow_cool.lowrank.statistics
 import gpflow_cool.training.profiled
 from gpflow_cool import CoolMTGP
-from gpflow_cool.chain import newton
-from gpflow_cool.chain.search import Box, Starts
-from gpflow_cool.chain.terms import task_problems
 from gpflow_cool.training import starts
-from gpflow_cool.training.profiled import ProfiledChain, inner_box
+from gpflow_cool.training.profiled import ProfiledChain
 from gpflow_cool.training.vector import ParameterVector
 
 SE = kernels.SquaredExponential
 Gamma = tfp.distributions.Gamma
-
-
-def smooth_data(rng, N=20, T=3, D=1):
-    """Different waves with shared noise: every b and sigma2 has its optimum inside the bounds."""
-    X = rng.uniform(0.0, 5.0, size=(N, D))
-    phases = np.array([0.0, 1.6, 3.5, 5.0])[:T]
-    F = np.sin(X.sum(axis=1, keepdims=True) * [1.3, 0.9, 1.7, 0.6][:T] + phases)
-    E = rng.normal(size=(N, T)) @ (np.eye(T) + 0.4 * np.triu(np.ones((T, T)), 1))
-    Y = F + 0.25 * E
-    return X, (Y - Y.mean(axis=0)) / Y.std(axis=0)
-
-
-def minimise_plainly(model):
-    """GPflow's own L-BFGS on the whole loss, to a tight tolerance."""
-    gpflow.optimizers.Scipy().minimize(
-        model.training_loss,
-        model.trainable_variables,
-        tf_fun_args={"autograph": False},
-        options={"maxiter": 500, "ftol": 1e-13, "gtol": 1e-6},
-    )
-    return float(model.training_loss())
-
-
-def values(model):
-    return {name: p.numpy() for name, p in gpflow.utilities.parameter_dict(model).items()}
 
 
 def count_decompositions(monkeypatch):
@@ -254,106 +224,6 @@ def test_optimum_with_priors_is_that_of_plain_lbfgs(rng, kind, learning):
     assert_allclose(history.history["loss"][-1], profiled.training_loss(), rtol=1e-10)
 
 
-# Bounds that the inner problem does not know --------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["b", "sigma2"])
-def test_a_parameter_with_an_upper_bound_is_trained_outside(rng, name):
-    X, Y = smooth_data(rng, N=12, T=2)
-    models = [CoolMTGP((X, Y), SE(lengthscales=0.8)) for _ in range(2)]
-    for model in models:
-        transform = tfp.bijectors.Sigmoid(np.float64(0.01), np.float64(8.0))
-        setattr(model, name, Parameter([0.3, 0.4], transform=transform))
-    profile = models[0].profile()
-    assert any(p is getattr(models[0], name) for p in profile.parameters)
-    models[0].fit(verbose=0)
-    assert np.all(getattr(models[0], name).numpy() < 8.0)
-    assert_allclose(models[0].training_loss(), minimise_plainly(models[1]), atol=1e-3)
-
-
-def test_b_above_a_bound_of_its_own(rng):
-    model = CoolMTGP(smooth_data(rng, N=12, T=2), SE(lengthscales=0.8))
-    model.b = Parameter([2.5, 3.0], transform=gpflow.utilities.positive(lower=2.0))
-    model.fit(verbose=0, steps=20)
-    assert np.all(model.b.numpy() >= 2.0) and np.min(model.b.numpy()) < 2.1
-
-
-def test_bounds_of_the_inner_problem():
-    r"""
-    b within 1e10 of :math:`v / k`, with v the variance of a task and k the mean of K's diagonal;
-    above also of its mean square over the smallest eigenvalue. sigma2 within 1e10 of v / 10, above
-    also of a tenth of the mean square, and above its floor.
-    """
-    K = np.diag([6.0, 1.0, 0.5, 0.0])  # of trace 7.5
-    Y = np.array([[1.0, 20.0], [2.0, 21.0], [3.0, 19.0], [-4.0, 20.0]])
-    squares, scales = np.array([7.5, 400.5]), np.array([7.25, 0.5])
-    box = inner_box(exact(K, Y), scales, np.array([1e-4, 1e-30]))
-    b = scales / (7.5 / 4)
-    assert_allclose(np.exp(box.lower), np.stack([1e-10 * b, [1e-4, 5e-12]], axis=1))
-    assert_allclose(np.exp(box.upper), 1e10 * np.stack([squares / 0.5, 0.1 * squares], axis=1))
-    # of rank one: the eigenvalue is larger than the mean of the diagonal, 1.5, which then counts
-    one = inner_box(exact(np.diag([6.0, 0.0, 0.0, 0.0]), Y), 1e3 * scales, np.zeros(2))
-    assert_allclose(np.exp(one.upper[:, 0]), 1e10 * np.array([7250.0, 500.0]) / 1.5)
-    # nothing but zeros
-    none = inner_box(exact(np.zeros((4, 4)), Y), scales, np.zeros(2))
-    assert_allclose(np.exp(none.upper[:, 0]), 1e10 * squares)
-
-
-@pytest.mark.filterwarnings("ignore:.*as far from zero")
-def test_noise_as_large_as_targets_that_the_kernel_cannot_explain(rng):
-    """A linear kernel has no constant: without a bound in the way, the targets are mostly noise."""
-    X, Y = rng.normal(size=(6, 2)), 1e6 + rng.normal(size=(6, 2))
-    model = CoolMTGP((X, Y), kernels.Linear())
-    model.fit(verbose=0)
-    left = Y[:, 0] - X @ np.linalg.lstsq(X, Y[:, 0], rcond=None)[0]
-    assert model.sigma2.numpy()[0] > np.mean(np.square(left))
-
-
-def test_sigma2_stops_at_its_floor(rng):
-    """A copy of another task wants no noise at all."""
-    X, Y = smooth_data(rng)
-    Y = Y[:, [0, 1, 0]]
-    model = CoolMTGP((X, Y), SE(lengthscales=0.8))
-    model.fit(verbose=0)
-    floor = 1e-4 * np.var(Y[:, 2])
-    assert_allclose(model.sigma2.numpy()[2], floor, rtol=1e-3)
-    assert model.sigma2.numpy()[2] >= floor
-
-
-# Maxima that a line search loses and finds again --------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [5, 13])
-def test_a_search_that_went_too_far_finds_the_maximum_that_it_left(seed):
-    """There is another maximum on the way back, up to 3 nats lower."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(8, 1))
-    Y = np.sin(3.0 * X + rng.uniform(0.0, 6.0, size=3)) + 0.3 * rng.normal(size=(8, 3))
-    model = CoolMTGP((X, Y), SE(lengthscales=0.3))
-    profile = model.profile()
-    before = profile.evaluate().loss
-    for lengthscale in (1.0, 0.6):
-        model.kernel.lengthscales.assign(lengthscale)
-        profile.evaluate()
-    model.kernel.lengthscales.assign(0.3)
-    assert_allclose(profile.evaluate().loss, before, rtol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
-@pytest.mark.parametrize("far", [20.0, 600.0])
-def test_a_place_far_away_is_searched_anew(far):
-    """From where a kernel is constant, the last maxima lead to a loss that is 1.4 nats higher."""
-    X = np.array([[1.56], [-0.9], [-1.53], [0.32], [-0.03], [0.57]])
-    first, second = [2.4, -0.6, -1.1, -7.0, -0.3, -0.4], [186.0, -2.2, -1.9, -12.0, -32.0, -9.1]
-    Y = np.column_stack([first, second, [1.5, 9.7, 0.4, 0.8, 1.5, 0.6]])
-    model = CoolMTGP((X, Y), SE(lengthscales=far))
-    profile, there = model.profile(), CoolMTGP((X, Y), SE(lengthscales=0.6)).profile()
-    profile.evaluate()
-    model.kernel.lengthscales.assign(0.6)
-    assert_allclose(profile.evaluate_anew().loss, there.evaluate().loss, rtol=1e-9)
-    assert_allclose(profile.evaluate().loss, there.evaluate().loss, rtol=1e-9)
-
-
 # What it costs ------------------------------------------------------------------------------------
 
 
@@ -400,106 +270,6 @@ def test_isotropic_kernel_at_most_fifteen_decompositions(
     assert abs(float(slope)) < 2e-3
 
 
-# All noise ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("learning", LEARNINGS)
-def test_the_search_rescues_from_all_noise(rng, monkeypatch, learning):
-    """
-    At a lengthscale too long for the data the best is "all noise"; at a shorter one, that solution
-    is still a local optimum, where a warm start alone would stay.
-    """
-    K, Y = trap_for_a_single_start(rng)
-    X = np.linspace(0.0, 6.0, 30)[:, None]
-    models = [CoolMTGP((X, Y), SE(lengthscales=100.0), learning=learning) for _ in range(2)]
-    for model in models:
-        model.profile().evaluate()
-        assert model.b.numpy()[0] < 1e-6 and model.sigma2.numpy()[0] > 0.9 * np.var(Y[:, 0])
-        model.kernel.lengthscales.assign(2.0)
-    rescued = models[0].profile().evaluate()
-    profile = models[1].profile()
-    with monkeypatch.context() as patch:
-        known = Starts(np.arange(3), np.log(profile.present().numpy()))
-        patch.setattr(newton, "highest", lambda *_: known)
-        stuck = profile.evaluate()
-    assert stuck.loss > rescued.loss + 30.0
-    assert models[1].b.numpy()[0] < 1e-6
-    dense = ref.objective(K, Y, models[0].b.numpy(), models[0].sigma2.numpy(), learning)
-    assert_allclose(rescued.loss, -dense, rtol=1e-8)
-    assert np.all(models[0].sigma2.numpy() < 0.5 * np.var(Y, axis=0))
-
-
-@pytest.mark.parametrize("learning", ["hierarchical"])
-def test_fit_from_all_noise_finds_the_signal(rng, learning):
-    _, Y = trap_for_a_single_start(rng)
-    X = np.linspace(0.0, 6.0, 30)[:, None]
-    good = CoolMTGP((X, Y), SE(lengthscales=0.8), learning=learning)
-    good.fit(verbose=0)
-    trapped = CoolMTGP((X, Y), SE(lengthscales=100.0), learning=learning, b=1e-9, sigma2=1.0)
-    trapped.fit(verbose=0)
-    assert_allclose(trapped.training_loss(), good.training_loss(), atol=1e-3)
-    assert np.all(trapped.sigma2.numpy() < 0.1)
-
-
-@pytest.mark.parametrize("learning", LEARNINGS)
-def test_a_task_with_hardly_any_noise_beside_all_noise(rng, learning):
-    """With a still longer lengthscale the default start is trapped as well."""
-    x = np.linspace(0.0, 6.0, 30)[:, None]
-    Y = np.sin(2 * x + [0.0, 1.0]) + 0.05 * rng.normal(size=(30, 2))
-    model = CoolMTGP((x, Y), SE(lengthscales=3.0), learning=learning)
-    loss = model.profile().evaluate().loss
-    K = ref.squared_exponential(x, x, 1.0, 3.0)
-    grid = np.log([[b, s] for b in np.logspace(-8, 6, 8) for s in np.logspace(-3.9, 0, 5)])
-    box = Box(*(np.tile(np.log(side), (2, 1)) for side in ([1e-10, 1e-4], [1e10, 1e10])))
-    starts = Starts(np.repeat([0, 1], len(grid)), np.tile(grid, (2, 1)))
-    problems = task_problems(exact(K, Y), learning)
-    found = newton.maximise(problems, box, newton.evaluated(problems, box, starts))
-    best = found.terms.values.reshape(2, -1).max(axis=1)
-    assert_allclose(loss, -np.sum(best), atol=0.05)  # the floor is 1e-4 of the variance
-
-
-@pytest.mark.parametrize("learning", LEARNINGS)
-def test_targets_of_noise(rng, learning):
-    """Nothing to find: the model says so, and the loss is that of independent noise or better."""
-    X, Y = rng.uniform(size=(40, 1)), rng.normal(size=(40, 3))
-    model = CoolMTGP((X, Y), SE(), learning=learning)
-    history = model.fit(verbose=0, steps=5)
-    assert all(np.all(np.isfinite(value)) for value in values(model).values())
-    white = ref.conditional_log_likelihoods(
-        np.zeros((40, 40)), Y, np.ones(3), np.var(Y, axis=0), learning
-    )
-    assert history.history["loss"][-1] <= -np.sum(white) + 1e-6
-
-
-def test_targets_of_zeros():
-    X = np.linspace(0.0, 1.0, 10)[:, None]
-    model = CoolMTGP((X, np.zeros((10, 2))), SE())
-    model.fit(verbose=0)
-    assert all(np.all(np.isfinite(value)) for value in values(model).values())
-    assert_allclose(model.sigma2, 1e-4, rtol=1e-3)  # the floor for a task without variance
-
-
-@pytest.mark.parametrize("offset", [1.0, 1e6])
-@pytest.mark.filterwarnings("ignore:The targets of task 0 are")
-def test_targets_far_from_zero_of_rows_that_are_all_equal(rng, offset):
-    r"""
-    K is a matrix of ones. With mean m and variance v of y the best sigma2 is N v / (N - 1), the
-    best b is m^2 - sigma2 / N, and eigenvalues of the covariance are N m^2 and N - 1 times sigma2.
-    Of the latter, those of K that should be zero are known to N eps.
-    """
-    N = 12
-    Y = offset + 0.3 * rng.normal(size=(N, 1))
-    model = CoolMTGP((np.zeros((N, 1)), Y), SE(), mean_functions.Zero(), engine="spectral")
-    loss = ProfiledChain(model).evaluate().loss
-    sigma2, square = np.var(Y, ddof=1), np.mean(Y) ** 2
-    log_det = np.log(N * square) + (N - 1) * np.log(sigma2)
-    rounding = 0.5 * (N - 1) * np.log1p(square * N * np.finfo(float).eps / sigma2)
-    expected = 0.5 * (N + N * np.log(2 * np.pi) + log_det)
-    assert_allclose(loss, expected, rtol=1e-7, atol=rounding)
-    error = 1e-3 + 2.0 * np.sqrt(rounding)  # the loss rises by a quarter of the squared change
-    assert_allclose(model.b.numpy(), square - sigma2 / N, rtol=error)
-
-
 def test_rounding_of_the_loss(rng):
     """How far the loss jumps when eigenvalues change in their last digit."""
     X, Y = smooth_data(rng, N=60)
@@ -520,39 +290,3 @@ def test_a_profile_is_of_its_model(rng):
     assert [p is model.kernel.lengthscales for p in profile.parameters] == [True]
     profile.evaluate()
     assert profile.num_decompositions == 1
-
-
-# Kernels most of whose variance is in a direction that explains nothing ---------------------------
-
-
-def best_on_a_grid(model):
-    """The largest evidence of the only task over b and sigma2, by brute force."""
-    y = model.data[1].numpy()[:, 0]
-    lam, U = np.linalg.eigh(model.kernel(model.data[0]).numpy())
-    lam, energy = np.maximum(lam, 0.0)[:, None, None], np.square(U.T @ y)[:, None, None]
-    b = np.geomspace(1e-12, 1e14, 400)[:, None] * np.var(y) / np.mean(lam)
-    sigma2 = np.geomspace(1e-4, 3.0, 60) * np.var(y)
-    v = b * lam + sigma2
-    return np.max(-0.5 * np.sum(energy / v + np.log(2.0 * np.pi * v), axis=0))
-
-
-FAR_AWAY = {
-    "offset": (np.linspace(0.0, 10.0, 30) + 300.0, kernels.Linear() + kernels.Constant()),
-    "years": (np.arange(1990.0, 2020.0), kernels.Linear() + kernels.Constant()),
-    "polynomial": (np.arange(1990.0, 2020.0), kernels.Polynomial(2)),
-    "long lengthscale": (np.linspace(-2.0, 2.0, 30), SE(lengthscales=1e4)),
-}
-
-
-@pytest.mark.parametrize("case", FAR_AWAY)
-def test_a_trend_is_found_where_the_kernel_is_nearly_constant(rng, case):
-    x, kernel = FAR_AWAY[case]
-    y = (x - x.mean()) / x.std() + 0.1 * rng.normal(size=len(x))
-    kernel = gpflow.utilities.deepcopy(kernel)
-    set_trainable(kernel, False)
-    model = CoolMTGP((x[:, None], (y - y.mean())[:, None]), kernel)
-    model.fit(verbose=0)
-    # Years: what matters is the ninth digit of K, which differs between K and its features.
-    assert model.maximum_log_likelihood_objective() > best_on_a_grid(model) - 0.05
-    error = model.predict_f(x[:, None])[0][:, 0] - (y - y.mean())
-    assert np.std(error) < 0.2  # not "all noise", whose error is 1

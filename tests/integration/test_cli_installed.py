@@ -1,0 +1,104 @@
+"""The installed command, in processes of its own: help at once, and no noise."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from commands import PLAIN, run
+from numpy.testing import assert_allclose
+
+from gpflow_cool.loading import load
+
+COMMAND = Path(sys.executable).with_name("gpflow-cool")
+
+
+def installed(*arguments, **options):
+    """The command that was installed, in a process of its own."""
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600, **options
+    )
+
+
+def new_process(code, **options):
+    """Python code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
+def test_help_needs_no_tensorflow_and_less_than_a_second():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = installed("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 0 and result.stderr == ""
+    for name in ("fit", "predict", "impute", "evaluate", "report", "demo", "study", "completion"):
+        assert name in result.stdout
+    # Of the processor's time: the clock's depends on what else the machine does.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+def test_importing_the_package_imports_nothing_that_is_optional():
+    """GPflow and TensorFlow import some of it themselves: so much is not ours."""
+    code = (
+        "import json, sys, time\n"
+        "def load(name):\n"
+        "    before, started = set(sys.modules), time.process_time()\n"
+        "    exec(f'import {name}')\n"
+        "    return time.process_time() - started, sorted(set(sys.modules) - before)\n"
+        "print(json.dumps([load('gpflow'), load('gpflow_cool'), load('gpflow_cool.models')]))\n"
+    )
+    result = new_process(code)
+    assert result.returncode == 0, result.stderr
+    (theirs, _), *ours = json.loads(result.stdout)
+    assert sum(seconds for seconds, _ in ours) < 0.1 * theirs
+    tops = {name.split(".")[0] for _, names in ours for name in names}
+    assert not tops & {"sklearn", "pandas", "matplotlib", "click", "pyarrow"}
+
+
+def test_many_rows_are_refused_at_once(tmp_path):
+    rows = np.random.default_rng(0).normal(size=[10_000, 3])
+    pd.DataFrame(rows, columns=["a", "b", "c"]).to_csv(tmp_path / "data.csv", index=False)
+    code = (
+        "import sys\n"
+        "from gpflow_cool.cli.commands import main\n"
+        "try:\n"
+        "    main(['evaluate', 'data.csv', '--targets', 'a'])\n"
+        "finally:\n"
+        "    print('tensorflow' in sys.modules)\n"
+    )
+    result = new_process(code, cwd=tmp_path)
+    assert result.returncode == 2 and result.stdout == "False\n", result.stderr
+    assert result.stderr.startswith("gpflow-cool: 10000 rows will take about ")
+    assert "11.2 GB of memory" in result.stderr and "--large" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_whole_way_without_noise(place, tmp_path):
+    arguments = ["--targets", "heat,cold", "--out", "m", *PLAIN]
+    fit = installed("fit", place / "data.csv", *arguments, cwd=tmp_path)
+    assert (fit.returncode, fit.stderr) == (0, "")
+    assert "Written to m." in fit.stdout
+    out = tmp_path / "p.csv"
+    predict = installed("predict", "m", place / "new.csv", "--out", out, "--json", cwd=tmp_path)
+    assert (predict.returncode, predict.stderr) == (0, "")
+    mean = load(place / "model").predict(pd.read_csv(place / "new.csv")[["x", "y"]])
+    assert_allclose(pd.read_csv(out)[["heat", "cold"]], mean, rtol=1e-4)
+    wrong = installed("predict", "m", place / "new.csv", "--out", out, cwd=tmp_path)
+    assert wrong.returncode == 2 and wrong.stdout == "" and "Traceback" not in wrong.stderr
+    assert wrong.stderr == f"gpflow-cool: {out} exists already: choose another name, or --force.\n"
+
+
+def test_shell_completion(place):
+    source = run(env={"_GPFLOW_COOL_COMPLETE": "bash_source"})
+    assert "_gpflow_cool_completion" in source.stdout
+    words = f"gpflow-cool fit {place / 'data.csv'} --targets heat,c"
+    env = {"_GPFLOW_COOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "4"}
+    assert run(env=env).stdout == "plain,heat,cold\n"
+
+
+def test_the_package_is_the_command_line():
+    command = [sys.executable, "-m", "gpflow_cool", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == run("--help").output.replace("main", "gpflow-cool", 1)

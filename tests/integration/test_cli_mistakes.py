@@ -1,0 +1,94 @@
+"""Mistakes at the command line: one line tells each of them, and nothing is written."""
+
+import os
+
+import pytest
+from commands import mistake, write
+
+from gpflow_cool.loading import load
+
+GOOD = "a,b,c\n1,2,3\n2,4,7\n3,5,4\n"
+
+MISTAKES = {
+    "wrong target": (GOOD, ["--targets", "z"], "has no column 'z'. It has: a, b, c."),
+    "wrong pattern": (GOOD, ["--targets", "z*"], "has no column that matches 'z*'."),
+    "wrong input": (GOOD, ["--targets", "a", "--inputs", "q"], "has no column 'q'"),
+    "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
+    "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),
+    "both": (GOOD, ["--targets", "a", "--inputs", "a,b"], "'a' is both an input and a target"),
+    "nothing left": (GOOD, ["--targets", "a,b,c"], "no column left to predict from"),
+    "text": (
+        "a,b\n1,x\n2,3\n",
+        ["--targets", "b"],
+        "row 1 (line 2), column 'b': 'x' is not a number",
+    ),
+    "text input": ("a,b\n1,2\nred,3\n", ["--targets", "b"], "column 'a': 'red' is not a number"),
+    "empty cell": ("a,b\n1,2\n,3\n", ["--targets", "b"], "row 2 (line 3), column 'a': the cell is"),
+    "header": ("a,b,b\n1,2,3\n2,3,4\n", ["--targets", "a"], "header has 'b' more than once"),
+    "one row": ("a,b\n1,2\n", ["--targets", "b"], "has one row: a model needs at least two"),
+    "no rows": ("a,b\n", ["--targets", "b"], "has no rows of data"),
+    "binary": ("\0\1\2", ["--targets", "b"], "is not a CSV file: it holds no text"),
+    "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'auto', 'se'"),
+    "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
+    "no targets": (GOOD, [], "Missing option '--targets'"),
+    "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),
+    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "-1 is not in the range x>=0"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_in_fit(tmp_path, name):
+    text, arguments, message = MISTAKES[name]
+    data = write(tmp_path / "data.csv", text)
+    assert message in mistake("fit", data, *arguments, "--out", tmp_path / "model")
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+def test_places_that_do_not_serve(tmp_path):
+    data = write(tmp_path / "data.csv", GOOD)
+    arguments = ["fit", data, "--targets", "a", "--out"]
+    assert "not a saved model, so that it is" in mistake(*arguments, tmp_path, "--force")
+    assert "cannot be written to" in mistake(*arguments, "/proc/model")
+    assert "/dev/null is not a folder" in mistake(*arguments, "/dev/null/model")
+    assert "is not there" in mistake("fit", tmp_path / "no.csv", "--targets", "a", "--out", "m")
+    assert "is not there: pass a folder" in mistake("report", tmp_path / "no")
+    assert "holds no saved model" in mistake("report", tmp_path)
+    assert "data.csv is a file, not a folder: pass a folder" in mistake("report", data)
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+def test_a_full_disk(place, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    fit = ["fit", place / "data.csv", "--targets", "heat", "--kernel", "linear", "--quiet"]
+    assert "No space left on device." in mistake(*fit, "--out", tmp_path / "m")
+    predict = ["predict", place / "model", place / "new.csv", "--out", tmp_path / "p.csv"]
+    assert "No space left on device." in mistake(*predict)
+    assert os.listdir(tmp_path) == []
+
+
+def test_mistakes_in_predict(place, tmp_path):
+    arguments = ["predict", place / "model", place / "new.csv", "--out", tmp_path / "p.csv"]
+    for unknown in ("z", "z*"):
+        line = f"--given {unknown}: the model's targets are heat, cold"
+        assert line in mistake(*arguments, "--given", unknown)
+    assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
+    bad = write(tmp_path / "bad.csv", "x\n1\n")
+    assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])
+    (tmp_path / "broken").mkdir()
+    write(tmp_path / "broken" / "model.json", "{")
+    assert "is damaged" in mistake("predict", tmp_path / "broken", *arguments[2:])
+    assert sorted(os.listdir(tmp_path)) == ["bad.csv", "broken"]
+
+
+def test_a_model_that_is_no_estimator(place, tmp_path):
+    load(place / "model").model_.save(tmp_path / "m")
+    assert "holds a KroneckerMTGP that Python code saved" in mistake("report", tmp_path / "m")
+
+
+def test_folds(place):
+    data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
+    assert "folds=21 is not possible for 20 rows" in mistake(*data, 21)
+    assert "1 is not in the range x>=2" in mistake(*data, 1)

@@ -1,0 +1,155 @@
+"""Laws of what a user fitted, a model or an estimator, and of what the fit said."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpflow_cool
+from gpflow_cool import CoolMTGPRegressor
+from gpflow_cool.chain.terms import task_problems, task_terms
+
+from .cases import Case, fit, make_data, make_model, new_inputs
+from .fitted import (
+    COVARIANCE_ERROR,
+    EPS,
+    arrays,
+    covariance,
+    different,
+    joint_models,
+    where_not_finite,
+)
+
+SAME_LOSS = 0.1
+"""Nats by which `fit("profile")` may end above `fit("scipy")`: nobody would tell the two apart."""
+
+REFIT_ERROR = 1e-2
+"""What another unit of the targets may change predictions by, in the targets' deviations. The
+optimiser stops where the loss is flat to 1e-10 of its size, after steps that rounding has changed:
+parameters then differ by about 1e-5 of themselves, and much more along flat directions."""
+
+
+def saving(case: Case, thing: Any) -> Iterator[str]:
+    """What is loaded predicts the same to the last bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        thing.save(Path(folder) / "model")
+        other = gpflow_cool.load(Path(folder) / "model")
+    X, _ = make_data(case)
+    Xnew = new_inputs(X)
+    if isinstance(thing, CoolMTGPRegressor):
+        before, after = (each.predict(Xnew, return_cov=True) for each in (thing, other))
+    else:
+        before, after = (each.predict_y(Xnew, full_output_cov=True) for each in (thing, other))
+    for name, a, b in zip(["mean", "covariance"], arrays(before), arrays(after), strict=True):
+        if not np.array_equal(a, b, equal_nan=True):
+            yield f"the {name} of the loaded model differs by {np.max(np.abs(a - b)):.3g}"
+
+
+def warns_of_indefinite_kernels(case: Case, thing: Any, said: list[str]) -> Iterator[str]:
+    """A kernel matrix that is none is told of, if not refused."""
+    for model in joint_models(thing):
+        X = np.asarray(model.data[0])
+        lam = np.linalg.eigvalsh(covariance(model.kernel, X, X, X[0]))
+        if lam[0] < -1e-6 * lam[-1] and not any("kernel" in text for text in said):
+            yield f"K has eigenvalues from {lam[0]:.3g} to {lam[-1]:.3g}, and nobody says so"
+            return
+
+
+def profile_is_no_worse(case: Case, thing: Any) -> Iterator[str]:
+    """
+    Solving for b and sigma2 inside ends no higher than L-BFGS over everything.
+
+    The loss is written twice, in TensorFlow, which "scipy" minimises, and in NumPy, which "profile"
+    minimises. Where targets are far from zero the two differ by their rounding: a fit must be worse
+    by both of them. Inducing points reduce the rows to sums of N squared targets, each of which is
+    rounded by N eps / 2 of itself.
+    """
+    data = make_data(case)
+    if case.model not in ("cool", "sparse") or np.isnan(data[1]).any():
+        return
+    other = make_model(case, data)
+    try:
+        fit(case, other, data, "scipy")
+    except (RuntimeError, ValueError):  # where "scipy" fails, anything is no worse
+        return
+    ours, theirs = (-float(m.maximum_log_likelihood_objective()) for m in (thing, other))
+    allowed = SAME_LOSS
+    if case.model == "sparse":
+        squares = np.sum(np.square(data[1]), axis=0)
+        forms = [np.sum(squares / np.asarray(m.sigma2)) for m in (thing, other)]
+        allowed += 0.5 * len(data[0]) * EPS * sum(forms)
+    if ours > theirs + allowed and numpy_loss(thing) > numpy_loss(other) + allowed:
+        yield f"loss {ours:.6g} after fit('profile'), {theirs:.6g} after fit('scipy')"
+
+
+def numpy_loss(model: Any) -> float:
+    """The loss as profiled training computes it."""
+    _, spectrum = model.spectral()
+    problems = task_problems(spectrum.numpy(), model.learning)
+    points = np.column_stack([model.b.numpy(), model.sigma2.numpy()])
+    return -float(np.sum(task_terms(problems, np.arange(len(points)), points).values))
+
+
+def estimator_answers(case: Case, thing: Any) -> Iterator[str]:
+    """Predictions, deviations, draws and leave-one-out of the estimator are finite."""
+    if not isinstance(thing, CoolMTGPRegressor):
+        return
+    X, Y = make_data(case)
+    Xnew, known = new_inputs(X), ~np.isnan(Y)
+    mean, std, cov = thing.predict(Xnew, return_std=True, return_cov=True)
+    _, without = thing.predict(Xnew, return_std=True, include_noise=False)
+    left_out = thing.leave_one_out_
+    yield from where_not_finite(
+        mean=mean,
+        std=std,
+        cov=cov,
+        draws=thing.sample_y(Xnew, 2),
+        task_covariance=thing.task_covariance_,
+        noise_covariance=thing.noise_covariance_,
+        leave_one_out_mean=left_out.mean[known],
+        leave_one_out_density=left_out.log_density[known.any(axis=1)],
+    )
+    if np.any(std < without) or np.any(without < 0):
+        yield "a deviation is negative, or smaller with noise than without"
+    allowed = COVARIANCE_ERROR * (std**2 + np.diag(thing.task_covariance_))
+    yield from different("variance and covariance", std**2, np.einsum("mtt->mt", cov), allowed)
+
+
+def units_of_targets(case: Case, thing: Any) -> Iterator[str]:
+    """
+    The estimator's predictions follow y -> a y + c.
+
+    With a = -4 and c = 0 to the last bit, as multiplication by a power of two is exact; where
+    targets are missing with a = 4, as draws come in pairs on both sides of the mean, and another
+    sign exchanges the two in sums, which then round differently. With a = -4 and c the targets'
+    spread to `REFIT_ERROR`; not where targets are missing, as the number of rounds may change by
+    rounding. Targets that never vary are left aside, as the estimator warns
+    that their deviations mean little; beside them the others agree to 1e-9.
+    """
+    if not isinstance(thing, CoolMTGPRegressor):
+        return
+    X, Y = make_data(case)
+    Xnew = new_inputs(X)
+    mean, std = thing.predict(Xnew, return_std=True)
+    a = 4.0 if np.isnan(Y).any() else -4.0
+    other = make_model(case, (X, Y)).fit(X, a * Y)
+    scaled, wider = other.predict(Xnew, return_std=True)
+    varies = np.nanmax(Y, axis=0) - np.nanmin(Y, axis=0) > 20 * EPS * np.nanmax(np.abs(Y), axis=0)
+    allowed = 0.0 if varies.all() else 1e-9 * (np.abs(mean) + std)[:, varies]
+    yield from different(f"mean for {a:g} y", a * mean[:, varies], scaled[:, varies], allowed)
+    yield from different(f"deviation for {a:g} y", 4.0 * std[:, varies], wider[:, varies], allowed)
+    if not np.isnan(Y).any():
+        c = np.std(Y, axis=0)
+        shifted = make_model(case, (X, Y)).fit(X, -4.0 * Y + c).predict(Xnew)
+        allowed = 4.0 * REFIT_ERROR * (std + c) + 8 * EPS * np.abs(mean)
+        yield from different("mean for -4 y + c", -4.0 * mean + c, shifted, allowed)
+
+
+OTHER_LAWS: tuple[Callable[[Case, Any], Iterator[str]], ...] = (
+    saving,
+    profile_is_no_worse,
+    estimator_answers,
+    units_of_targets,
+)

@@ -1,0 +1,122 @@
+"""The estimator given data frames and series: alone, in a pipeline, and after it was saved."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from two_units import X_NEW, X, Y
+
+from gpflow_cool.loading import load
+from gpflow_cool.table.estimator import CoolMTGPRegressor
+
+NAMES = ["mass", "heat"]
+
+
+@pytest.fixture(scope="module")
+def framed():
+    inputs = pd.DataFrame(X, columns=["x", "y", "z"], index=[f"row {n}" for n in range(len(X))])
+    targets = pd.DataFrame(Y, columns=NAMES, index=inputs.index)
+    return CoolMTGPRegressor("se", ard=False).fit(inputs, targets), inputs, targets
+
+
+def test_frames_in_frames_out(framed):
+    regressor, inputs, targets = framed
+    plain = CoolMTGPRegressor("se", ard=False).fit(X, Y)
+    mean, std, cov = regressor.predict(inputs[:3], return_std=True, return_cov=True)
+    expected = plain.predict(X[:3], return_std=True, return_cov=True)
+    for frame, array in [(mean, expected[0]), (std, expected[1])]:
+        assert list(frame.columns) == NAMES and list(frame.index) == list(inputs.index[:3])
+        assert_allclose(frame, array, rtol=1e-5)
+    one = cov.loc["row 1"]
+    assert list(one.columns) == list(one.index) == NAMES
+    assert_allclose(one, expected[2][1], rtol=1e-5)
+    for name in ("task_covariance_", "noise_correlation_"):
+        matrix = getattr(regressor, name)
+        assert list(matrix.columns) == list(matrix.index) == NAMES
+        assert_allclose(matrix, getattr(plain, name), rtol=1e-5)
+    density = regressor.log_density(inputs[:3], targets[NAMES[::-1]][:3])  # found by name
+    assert list(density.index) == list(inputs.index[:3])
+    assert_allclose(density, plain.log_density(X[:3], Y[:3]), rtol=1e-5)
+    rows = regressor.leave_one_out_
+    assert list(rows.mean.columns) == NAMES and list(rows.mean.index) == list(targets.index)
+    assert list(rows.log_density.index) == list(targets.index)
+    assert regressor.score(inputs, targets) == pytest.approx(plain.score(X, Y), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_arrays_in_arrays_out_also_after_frames(framed):
+    regressor, inputs, _ = framed
+    got = regressor.predict(X[:3], return_std=True, return_cov=True)
+    expected = regressor.predict(inputs[:3], return_std=True, return_cov=True)
+    for array, frame in zip(got, expected, strict=True):
+        assert isinstance(array, np.ndarray)
+        assert_array_equal(array, frame.to_numpy().reshape(array.shape))
+    assert isinstance(regressor.log_density(X[:3], Y[:3]), np.ndarray)
+
+
+def test_a_pipeline_does_not_pair_the_wrong_rows(framed):
+    """A scaler drops the index: labels of our own would not be those of the rows."""
+    _, inputs, targets = framed
+    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False)).fit(
+        inputs[::2], targets[::2]
+    )
+    error = targets[1::2] - pipeline.predict(inputs[1::2])
+    assert error.shape == (12, 2) and not error.isna().any(axis=None)
+    assert list(error.index) == list(targets.index[1::2])
+
+
+@pytest.mark.slow
+def test_one_target_may_be_a_vector_or_a_series():
+    vector = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, 0])
+    column = CoolMTGPRegressor("se", ard=False).fit(X, Y[:, :1])
+    series = CoolMTGPRegressor("se", ard=False).fit(X, pd.Series(Y[:, 0], name="mass"))
+    mean, std, cov = vector.predict(X_NEW, return_std=True, return_cov=True)
+    expected = column.predict(X_NEW, return_std=True, return_cov=True)
+    assert mean.shape == std.shape == (4,) and cov.shape == (4, 1, 1)
+    assert_allclose(mean, expected[0][:, 0], rtol=1e-5)
+    assert_allclose(std, expected[1][:, 0], rtol=1e-5)
+    answer = series.predict(pd.DataFrame(X_NEW))
+    assert answer.name == "mass"
+    assert_allclose(answer, mean, rtol=1e-5)
+    assert_array_equal(series.predict(X_NEW), answer)
+    assert vector.sample_y(X_NEW, 3).shape == (4, 3)
+    assert_allclose(
+        vector.log_density(X_NEW, Y[:4, 0]), column.log_density(X_NEW, Y[:4, :1]), rtol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_in_a_pipeline_and_a_grid_search(framed):
+    _, inputs, targets = framed
+    pipeline = make_pipeline(MinMaxScaler(), CoolMTGPRegressor("se", ard=False))
+    grid = {"coolmtgpregressor__kernel": ["se", "linear"]}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(inputs, targets)
+    assert search.best_params_ == {"coolmtgpregressor__kernel": "se"}
+    assert_allclose(
+        search.predict(inputs[:2]),
+        CoolMTGPRegressor("se", ard=False).fit(X, Y).predict(X[:2]),
+        rtol=0.05,
+    )
+
+
+def test_saved_and_loaded(framed, tmp_path):
+    regressor, inputs, _ = framed
+    regressor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.get_params() == regressor.get_params()
+    for one, other in zip(
+        again.predict(inputs[:3], return_std=True, return_cov=True),
+        regressor.predict(inputs[:3], return_std=True, return_cov=True),
+        strict=True,
+    ):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    pd.testing.assert_frame_equal(again.task_covariance_, regressor.task_covariance_)
+    assert list(again.feature_names_in_) == ["x", "y", "z"] and again.n_features_in_ == 3
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(inputs[["y", "x", "z"]])
+    with pytest.raises(ValueError, match="exists already"):
+        regressor.save(tmp_path / "model")
+    regressor.save(tmp_path / "model", force=True)

@@ -1,0 +1,52 @@
+"""Remarks in the history: noise at its bound, and data that teach nothing."""
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+
+from gpflow_cool import CoolMTGP
+
+
+def test_noise_at_its_bound_is_told_in_the_history(rng):
+    X = np.linspace(0, 6, 20)[:, None]
+    exact = np.hstack([np.sin(X), np.cos(X)])
+    for Y, at_bound in ((exact, True), (exact + 0.3 * rng.normal(size=exact.shape), False)):
+        history = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0)
+        assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
+
+
+def test_tasks_that_others_explain_without_noise_are_named_in_the_history(rng):
+    """Ten rows of eight tasks: the last tasks are sums of the first ones."""
+    X = rng.normal(size=(10, 1))
+    first = rng.normal(size=(10, 3))
+    Y = np.hstack([first, first @ rng.normal(size=(3, 5))])
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
+    message = model.fit(verbose=0).message
+    bound = model.sigma2.transform.forward(np.full(8, -1e9)).numpy()
+    first, *others = np.flatnonzero(model.sigma2.numpy() <= 1.01 * bound)
+    assert 2 < len(others) < 7
+    assert f"; the noise, sigma2, of task_{first}, " in message
+    assert f" and {len(others) - 2} more is at its lower bound" in message
+    assert "too many for so few rows" in message
+
+
+def test_a_task_without_noise_among_many_rows(rng):
+    """A constant target has a message of its own, and is not counted here."""
+    X = rng.normal(size=(30, 1))
+    Y = np.hstack([rng.normal(size=(30, 1)), X, np.ones((30, 1))])
+    data = tuple(tf.Variable(part, trainable=False) for part in (X, Y))  # as Trieste has them
+    message = CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(verbose=0).message
+    assert "; the noise, sigma2, of task_1 is at its lower bound" in message
+    assert "so few rows" not in message
+
+
+def test_data_that_teach_nothing_are_told_in_the_history(rng):
+    X, Y = rng.normal(size=(5, 1)), np.tile([1.0, 2.0, 0.0], (5, 1))
+    Y[:, 0] = [1.0, -0.5, 0.3, -1.2, 0.8]
+    for rows, text in [
+        (5, "; the targets of task_1, task_2 never change, and nothing can be learnt from them"),
+        (1, "; there is one row, which cannot tell noise from signal: more rows are needed"),
+    ]:
+        model = CoolMTGP((X[:rows], Y[:rows]), gpflow.kernels.SquaredExponential())
+        assert text in model.fit(verbose=0, steps=2).message
+    assert "never" not in CoolMTGP((X, Y[:, :1]), model.kernel).fit(verbose=0, steps=2).message
