@@ -23,8 +23,8 @@ grid/       axes  kernels  posterior  __init__
 saving/     files  replacing  folder  modules  models
 plotting/   axes  matrices  predictions  kernels  cells  maps  __init__
 callbacks  monitoring  coregion
-training/   model  run  relevance  vector  remarks  lbfgs  starts  growing  profiled  streamed  em
-            optimizers  monte_carlo_em  fit
+training/   model  run  relevance  vector  remarks  lbfgs  starts  trials  growing  profiled
+            streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  comparison  choice
 table/      arff  costs  columns  files  parquet  folds  cells  encoding  inputs  transforms

@@ -15,7 +15,8 @@ from ..joint.leave_one_out import LeaveOneOut, leave_one_out
 from ..training.relevance import kernels_with_lengthscales
 from ..training.remarks import interpolates
 from ..training.run import History
-from ..training.starts import FEW_ROWS, is_admissible
+from ..training.starts import is_admissible
+from ..training.trials import FEW_ROWS
 from .ranking import Candidate, Trained, charged
 
 ROUGHLY = 0.1

@@ -36,7 +36,8 @@ from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
 from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined
-from .starts import FEW_ROWS, choose_start, perturb, starting_points, try_others
+from .starts import choose_start, perturb, starting_points
+from .trials import EXPLORED_ROWS, FEW_ROWS, try_others
 
 TENSORFLOW_WORDS = re.compile(r"\{\{.*?\}\}|\s*: Tensor had .*$| \[Op:.*$")
 """What TensorFlow puts around the message of a check."""
@@ -251,7 +252,9 @@ def attempt(
         if run.restart == 0 and may_try_others(run, optimizer):
             left = steps - len(run.history.epoch)
             noise = is_all_noise(run.model)
-            if left > 0 and try_others(run, centre, anew, no_signal=noise):
+            few = len(run.model.data[0].numpy()) <= EXPLORED_ROWS
+            descend = optimizer.descend if few else None
+            if left > 0 and try_others(run, centre, anew, descend, no_signal=noise):
                 return optimizer.minimise(run, left, optimizer.evaluate)
         return outcome
     except TrainingStopped as stop:

@@ -1,6 +1,7 @@
 """L-BFGS of a model's loss, which need not be finite everywhere."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -118,12 +119,16 @@ class LineSearch:
         rise = PENALTY_FACTOR * abs(self.predicted_change(x))
         return self.start.evaluation.loss + rise, np.zeros_like(x)
 
-    def accept(self, _: AnyNDArray) -> None:
-        """Record a step: the search has ended at the last point, and the next one starts there."""
+    def advance(self, _: AnyNDArray) -> None:
+        """The search has ended at the last point, and the next one starts there."""
+        self.start, self.num_tried = self.last, 0
+
+    def accept(self, x: AnyNDArray) -> None:
+        """The same, and record the step."""
         assert self.last is not None and self.start is not None
         if self.learn is not None:
             self.learn(self.start, self.last)
-        self.start, self.num_tried = self.last, 0
+        self.advance(x)
         self.run.record_step(self.last.evaluation)
 
 
@@ -171,3 +176,18 @@ def lbfgs(
     if search.num_shortened:
         message += f"; {search.num_shortened} times a step was shortened: no finite loss there"
     return Outcome(converged, message)
+
+
+def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> None:
+    """A few steps of the same from the present parameters; only the run's best are kept of them."""
+    search = LineSearch(vector, unit, run, evaluate)
+    limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 2 * steps}
+    with suppress(RoundingReached, *FAILURES):
+        scipy.optimize.minimize(
+            search,
+            vector.numpy() / unit,
+            jac=True,
+            method="L-BFGS-B",
+            callback=search.advance,
+            options={**LBFGS_OPTIONS, **limits},
+        )

@@ -14,7 +14,7 @@ from gpflow.keras import tf_keras
 from .. import checks
 from ..graphs import compiled
 from .growing import Sample, grown_lbfgs
-from .lbfgs import Evaluate, lbfgs
+from .lbfgs import Evaluate, descend, lbfgs
 from .model import Evaluation, ExpectationMaximisation, Loss, TrainableModel
 from .run import Outcome, Run, state_variables
 from .vector import ParameterVector
@@ -46,6 +46,9 @@ class Optimizer(NamedTuple):
     evaluate_anew: Evaluate | None = None
     """The loss, where solving for b and sigma2 must not start from the last solution."""
 
+    descend: Callable[[Run, int, Evaluate], None] | None = None
+    """Steps from other places, which are not recorded."""
+
 
 def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
     """How to evaluate and how to minimise, from what the user passed as `optimizer`."""
@@ -53,19 +56,7 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
         checks.option(optimizer, "optimizer", OPTIMIZERS)
         profile = model.profile() if optimizer == "profile" else None
         if profile is not None:
-            vector = ParameterVector(profile.parameters, logarithms=True)
-            minimise = partial(lbfgs, vector, FIRST_STEP["profile"])
-            samples = [
-                Sample(size, cached(model, partial(profile.evaluate_on, rows)))
-                for size, rows in profile.samples()
-            ]
-            if samples:
-                minimise = partial(
-                    grown_lbfgs, samples, profile.num_rows, vector, FIRST_STEP["profile"]
-                )
-            compare = samples[0].evaluate if samples else None
-            evaluate, anew = cached_both(model, profile)
-            return Optimizer("profile", evaluate, minimise, compare=compare, evaluate_anew=anew)
+            return profiled_optimizer(model, profile)
         if optimizer == "em":
             em = model.expectation_maximisation()
             return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
@@ -84,6 +75,27 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
     raise ValueError(
         f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
         " gpflow.optimizers.Scipy, or a Keras optimizer object."
+    )
+
+
+def profiled_optimizer(model: TrainableModel, profile: Loss) -> Optimizer:
+    """L-BFGS over what is not solved for; on samples of the rows first, where they are many."""
+    vector = ParameterVector(profile.parameters, logarithms=True)
+    searched = vector, FIRST_STEP["profile"]
+    samples = [
+        Sample(size, cached(model, partial(profile.evaluate_on, rows)))
+        for size, rows in profile.samples()
+    ]
+    evaluate, anew = cached_both(model, profile)
+    return Optimizer(
+        "profile",
+        evaluate,
+        minimise=partial(grown_lbfgs, samples, profile.num_rows, *searched)
+        if samples
+        else partial(lbfgs, *searched),
+        compare=samples[0].evaluate if samples else None,
+        evaluate_anew=anew,
+        descend=partial(descend, *searched) if vector.size else None,
     )
 
 

@@ -13,7 +13,7 @@ import gpflow_cool.linalg
 import gpflow_cool.lowrank.statistics
 import gpflow_cool.training.profiled
 from gpflow_cool import CoolMTGP
-from gpflow_cool.training import starts
+from gpflow_cool.training import trials
 from gpflow_cool.training.profiled import ProfiledChain
 from gpflow_cool.training.vector import ParameterVector
 
@@ -262,7 +262,7 @@ def test_isotropic_kernel_at_most_fifteen_decompositions(
     sizes = count_decompositions(monkeypatch)
     history = model.fit(verbose=0)
     assert history.converged
-    afterwards = len(starts.LADDER) if N <= starts.FEW_ROWS else 0
+    afterwards = len(trials.LADDER) if N <= trials.FEW_ROWS else 0
     assert 2 < len(sizes) - afterwards <= 15
     with tf.GradientTape() as tape:
         loss = model.training_loss()

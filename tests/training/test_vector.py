@@ -184,3 +184,34 @@ def test_float32_parameters_in_a_float64_vector():
         vector.assign(x)
         assert_allclose(parameter, [0.5, 2.0], rtol=1e-6)
         assert vector.gradient([np.ones(2, np.float32)]).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("value", [1e-30, 1e-8, 0.3, 1.0, 40.0, 1e30])
+def test_softplus_in_numpy_is_that_of_tensorflow_probability(value, dtype):
+    """GPflow's positive parameters, from next to nothing to far beyond where exp overflows."""
+    parameter = Parameter(np.array([value, 1.0]), transform=positive(), dtype=dtype)
+    vector = ParameterVector([parameter], logarithms=True)
+    u = parameter.unconstrained_variable.numpy()
+    transform, tolerance = parameter.transform, 10 * np.finfo(dtype).eps
+    assert_allclose(
+        vector.numpy(), np.log([value, 1.0]), rtol=1e-5 if dtype == np.float32 else 1e-9
+    )
+    slope = np.exp(transform.forward_log_det_jacobian(u, event_ndims=0).numpy().astype(float))
+    expected = np.array([value, 1.0]) / slope  # d u / d log value is value / slope
+    assert_allclose(
+        vector.gradient([np.ones(2)]), expected, rtol=2e-4 if dtype == np.float32 else 1e-9
+    )
+    vector.assign(np.log([2.0 * value, 3.0]))
+    assert_allclose(
+        parameter.numpy(),
+        transform.forward(transform.inverse(dtype([2.0 * value, 3.0]))),
+        rtol=100 * tolerance,
+    )
+
+
+def test_a_parameter_that_is_not_finite_is_refused():
+    parameter = Parameter(1.0, transform=positive())
+    with pytest.raises(FloatingPointError, match="a parameter became nan"):
+        ParameterVector([parameter], logarithms=True).assign(np.array([np.nan]))
+    assert parameter.numpy() == 1.0
