@@ -12,6 +12,7 @@ from ..joint.exceedance import WAYS, checked_limits
 from ..joint.simulation import simulate
 from .choices import drawn_seed
 from .columns import TargetForm, in_blocks, index_of
+from .files import did_you_mean
 from .transforms import Warping
 
 
@@ -124,6 +125,6 @@ def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
     if unknown:
         raise ValueError(
             f"limits names {unknown[0]!r}, which is not a target. The targets are:"
-            f" {', '.join(names)}."
+            f" {', '.join(names)}.{did_you_mean(unknown[0], names)}"
         )
     return np.array([limits.get(name, np.nan) for name in names], dtype=float)

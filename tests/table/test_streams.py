@@ -96,6 +96,7 @@ def test_every_pass_reads_all_rows_in_order_and_shards_share_them(folder):
     "change, targets, message",
     [
         ({}, ["warm"], "has no column 'warm'. It has: a, heat"),
+        ({}, ["haet"], r"has no column 'haet'. Did you mean 'heat'\? It has: a, heat"),
         ({"a": [1.0, None, 2.0]}, ["heat"], r"part.parquet, row 2, column 'a': the cell is empty"),
         ({"heat": [1.0, 2.0, np.inf]}, ["heat"], "row 3, column 'heat': the number is infinite"),
         ({"a": ["x", "y", "z"]}, ["heat"], "'a' of the dataset holds string.*--exclude"),
