@@ -42,7 +42,8 @@ class Places:
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
+        >>> noise = np.random.default_rng(0).normal(size=[30, 2]) * [0.1, 2.0]
+        >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)]) + noise
         >>> regressor = CoolMTGPRegressor("se").fit(X, y)
         >>> p = regressor.probability([[0.0], [1.5], [4.5]], limits=[0.5, 110.0])
         >>> p.round(2).tolist()
@@ -102,7 +103,8 @@ class Places:
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> regressor = CoolMTGPRegressor("se").fit(X, np.hstack([np.sin(X), np.cos(X)]))
+        >>> y = np.sin(X + [0.0, 1.5]) + 0.1 * np.random.default_rng(0).normal(size=[30, 2])
+        >>> regressor = CoolMTGPRegressor("se").fit(X, y)
         >>> regressor.simulate(X[:5], n_samples=3).shape
         (5, 2, 3)
 

@@ -11,6 +11,7 @@ from gpflow.utilities import parameter_dict
 
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, nlpd, rmse
+from ..training.remarks import remark_lines
 from .columns import in_blocks
 from .learned import (
     choice_sentence,
@@ -269,17 +270,6 @@ def how_training_ended(converged: bool, message: str) -> str:
         return f", not converged ({message})"
     stopped = [part for part in message.split("; ") if part.startswith("stopped by")]
     return f", {stopped[0]}" if stopped else ""
-
-
-def remark_lines(message: str) -> list[str]:
-    """
-    What the history of a training says about the noise.
-
-    >>> remark_lines("CONVERGENCE; the noise, sigma2, of heat is at its lower bound: score it")
-    ['Beware: the noise, sigma2, of heat is at its lower bound: score it.']
-    """
-    starts = ("sigma2 of", "the noise, sigma2, of", "everything looks like noise")
-    return [f"Beware: {part}." for part in message.split("; ") if part.startswith(starts)]
 
 
 def fit_lines(result: dict[str, Any]) -> list[str]:

@@ -3,6 +3,8 @@ What a user should know after a fit: noise at its floor, or nothing but noise, a
 nothing.
 """
 
+import warnings
+
 import numpy as np
 from gpflow.base import AnyNDArray
 
@@ -103,3 +105,27 @@ def note_of_data(model: TrainableModel) -> str:
         f"; the targets of {', '.join(names)} never change, and nothing can be learnt from them:"
         " leave them out"
     )
+
+
+REMARKS = ("sigma2 of", "the noise, sigma2, of", "everything looks like noise")
+"""How the parts of a history's message begin that a user of tables is told of."""
+
+
+def remark_lines(message: str) -> list[str]:
+    """
+    What the history of a training says about the noise.
+
+    >>> remark_lines("CONVERGENCE; the noise, sigma2, of heat is at its lower bound: score it")
+    ['Beware: the noise, sigma2, of heat is at its lower bound: score it.']
+    """
+    return [f"Beware: {part}." for part in message.split("; ") if part.startswith(REMARKS)]
+
+
+def warn_of_remarks(message: str, stacklevel: int) -> None:
+    """
+    Raise one warning per line that the command line prints.
+
+    :param stacklevel: Which caller the warnings point to, as for `warnings.warn`.
+    """
+    for line in remark_lines(message):
+        warnings.warn(line, stacklevel=stacklevel + 1)
