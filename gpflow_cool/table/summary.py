@@ -10,9 +10,9 @@ from gpflow.kernels import Kernel, Stationary
 from gpflow.utilities import parameter_dict
 
 from ..joint.missing import MAX_DENSE
-from ..metrics import coverage, nlpd, rmse
+from ..metrics import coverage, known_log_densities, nlpd, rmse
 from ..training.remarks import remark_lines
-from .columns import in_blocks
+from .columns import constant_columns, in_blocks
 from .learned import (
     choice_sentence,
     grid_of,
@@ -72,17 +72,44 @@ def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
         {"target": name} | target_scores(*(part[o, t] for part in (rows.Y, rows.mean, rows.std)))
         for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
     ]
-    density = rows.log_density[known.any(axis=1)]
     if not regressor._targets.is_linear:
         own = density_scores(regressor)
         targets = [{**row, **scores} for row, scores in zip(targets, own, strict=True)]
     return {
         "rows": len(rows.Y),
         "targets": targets,
-        "joint_nlpd": -float(np.mean(density)),
+        "joint_nlpd": -float(np.mean(joint_densities(regressor, rows))),
+        "constant_targets": [regressor.target_names_[t] for t in constant_targets(rows.Y)],
         "caveat": CAVEAT,
         "duplicate_rows": duplicate_rows(*regressor.training_data()),
     }
+
+
+def constant_targets(Y: AnyNDArray) -> list[int]:
+    """
+    Numbers of the targets that never change, beside others that do.
+
+    >>> constant_targets(np.array([[1.0, 5.0], [2.0, 5.0]])), constant_targets(np.ones([2, 1]))
+    ([1], [])
+    """
+    constant = constant_columns(Y)
+    return [] if constant.all() else np.flatnonzero(constant).tolist()
+
+
+def joint_densities(regressor: Any, rows: ObservedAndPredicted) -> AnyNDArray:
+    """
+    Log density of the known targets of each row, all together, for the rows that have any. Targets
+    that never change are left out: they are predicted to the last digit, and flatter the others.
+    """
+    constant, known = constant_targets(rows.Y), ~np.isnan(rows.Y)
+    known[:, constant] = False
+    some = known.any(axis=1)
+    if not constant:
+        return rows.log_density[some]
+    left_out = regressor.model_.leave_one_out(full_output_cov=True)
+    Z = np.where(known, regressor._targets.standardised(rows.Y), np.nan)
+    density = known_log_densities(Z, left_out.mean, left_out.cov)
+    return np.asarray(regressor._targets.log_density(density, rows.Y, known)[some])
 
 
 def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
@@ -92,8 +119,11 @@ def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
 
 def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
     """Why scores of rows that were left out are optimistic."""
-    copies = scores["duplicate_rows"]
+    copies, constant = scores["duplicate_rows"], scores["constant_targets"]
     lines = [scores["caveat"]]
+    if constant:
+        change = "changes" if len(constant) == 1 else "change"
+        lines.append(f"The joint score leaves out {listed(constant)}, which never {change}.")
     if copies:
         lines.append(
             f"{copies} {'row is an exact copy' if copies == 1 else 'rows are exact copies'} of"

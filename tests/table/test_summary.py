@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import multivariate_normal
 from tables import NASTY, make_data
 
 from gpflow_cool.report.sections import report_page
@@ -95,12 +96,45 @@ def test_copies_of_rows_are_counted_and_told():
     twice = duplicate_rows(np.vstack([X, X[:3], X[:1]]), np.vstack([Y, Y[:3], Y[:1]]))
     assert twice == 4
     assert duplicate_rows(np.vstack([X, X]), np.vstack([Y, Y + 1.0])) == 0  # repeated inputs alone
-    told = caveat_lines({"caveat": "C.", "duplicate_rows": twice})
+    scores = {"caveat": "C.", "duplicate_rows": twice, "constant_targets": []}
+    told = caveat_lines(scores)
     assert told[0] == "C." and told[1].startswith("4 rows are exact copies of another")
-    assert caveat_lines({"caveat": "C.", "duplicate_rows": 1})[1].startswith(
-        "1 row is an exact copy"
-    )
-    assert caveat_lines({"caveat": "C.", "duplicate_rows": 0}) == ["C."]
+    assert caveat_lines(scores | {"duplicate_rows": 1})[1].startswith("1 row is an exact copy")
+    assert caveat_lines(scores | {"duplicate_rows": 0}) == ["C."]
+
+
+@pytest.mark.parametrize("transform", [pytest.param("none", marks=pytest.mark.slow), "log"])
+def test_targets_that_never_change_do_not_flatter_the_joint_score(transform):
+    X, Y = make_data(2)
+    still = np.column_stack([Y[:, 0], np.full(len(Y), 7.0), Y[:, 1]])
+    still[3, 0] = np.nan if transform == "none" else Y[3, 0]
+    if transform == "log":
+        still[:, [0, 2]] = np.exp(still[:, [0, 2]] / 10)
+    with pytest.warns(UserWarning, match="Targets that never vary: task_1"):
+        regressor = CoolMTGPRegressor(
+            "se", ard=False, target_transform=transform, random_state=0
+        ).fit(X, still)
+    scores, rows = leave_one_out_scores(regressor), regressor.leave_one_out_
+    density = [
+        multivariate_normal(mean[known], cov[np.ix_(known, known)]).logpdf(y[known])
+        for y, mean, cov, known in standardised(regressor, still)
+    ]
+    changed = [0, 2]
+    slopes = np.log(regressor._targets.scale[changed])
+    if transform == "log":
+        slopes = slopes + np.log(still[:, changed])
+    jacobian = np.nansum(np.where(np.isnan(still[:, changed]), np.nan, slopes), axis=1)
+    assert_allclose(scores["joint_nlpd"], np.mean(jacobian - density), rtol=1e-8)
+    assert scores["joint_nlpd"] > -np.mean(rows.log_density) + 1.0
+    assert scores["constant_targets"] == ["task_1"]
+    assert caveat_lines(scores)[1] == "The joint score leaves out task_1, which never changes."
+
+
+def standardised(regressor, Y):
+    """Standardised targets, moments by leave-one-out, and which targets are known and change."""
+    rows, Z = regressor.model_.leave_one_out(), regressor._targets.standardised(Y)
+    known = ~np.isnan(Y) & (Y.min(axis=0) != Y.max(axis=0))
+    return zip(Z, rows.mean.numpy(), rows.cov.numpy(), known, strict=True)
 
 
 @pytest.fixture(scope="module")
