@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Stationary
-from gpflow.utilities import parameter_dict
 
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, known_log_densities, nlpd, rmse
-from ..training.remarks import remark_lines
+from ..training.remarks import COPIES_AGREE, duplicate_rows, remark_lines
 from .columns import constant_columns, in_blocks
 from .learned import (
     choice_sentence,
@@ -112,11 +110,6 @@ def joint_densities(regressor: Any, rows: ObservedAndPredicted) -> AnyNDArray:
     return np.asarray(regressor._targets.log_density(density, rows.Y, known)[some])
 
 
-def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
-    """How many rows are exact copies of an earlier one, in inputs and targets."""
-    return len(X) - len(np.unique(np.hstack([X, Y]), axis=0, equal_nan=False))
-
-
 def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
     """Why scores of rows that were left out are optimistic."""
     copies, constant = scores["duplicate_rows"], scores["constant_targets"]
@@ -127,7 +120,8 @@ def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
     if copies:
         lines.append(
             f"{copies} {'row is an exact copy' if copies == 1 else 'rows are exact copies'} of"
-            " another, from which it is predicted too well: this improves the scores further."
+            " another, from which it is predicted too well: this improves the scores further, and"
+            f" {COPIES_AGREE}."
         )
     return lines
 
@@ -331,41 +325,6 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         *poor_lines(result["leave_one_out"]["targets"], result["transformed"]),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]
-
-
-def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
-    """Names and values of the kernel's parameters that belong to no single input."""
-    kernel = regressor.model_.kernel
-    shown = []
-    for path, parameter in parameter_dict(kernel).items():
-        values = np.atleast_1d(parameter.numpy())
-        if path == ".lengthscales" and len(values) == len(regressor._inputs.scale):
-            continue  # shown with the inputs
-        fixed = "" if parameter.trainable else " (fixed)"
-        shown.append((path.lstrip("."), ", ".join(f"{v:.4g}" for v in np.ravel(values)) + fixed))
-    return shown
-
-
-def lengthscales(regressor: Any) -> AnyNDArray | None:
-    """
-    Lengthscale of each input in its own units, [D]; None for a kernel that has none.
-
-    It is infinite for a constant input, which the model does not use.
-    """
-    kernel: Kernel = regressor.model_.kernel
-    if not isinstance(kernel, Stationary) or not isinstance(kernel.active_dims, slice):
-        return None
-    scale = regressor._inputs.scale
-    return np.broadcast_to(kernel.lengthscales.numpy(), scale.shape) * scale
-
-
-def deviations(regressor: Any) -> dict[str, AnyNDArray]:
-    """Standard deviations of signal and noise of each target, [T], in its own units."""
-    X = regressor.model_.data[0]
-    level = float(np.mean(regressor.model_.kernel(X, full_cov=False)))
-    C = np.asarray(regressor.task_covariance_)
-    Sigma = np.asarray(regressor.noise_covariance_)
-    return {"signal": np.sqrt(np.diag(C) * level), "noise": np.sqrt(np.diag(Sigma))}
 
 
 def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:

@@ -22,7 +22,8 @@ def model(tmp_path_factory):
     X = pd.DataFrame(rng.uniform(size=[20, 3]), columns=["lon", "lat", "depth"])
     Y = pd.DataFrame({"Cd": np.sin(3 * X.lon), "Cu": np.cos(3 * X.lat)})
     folder = tmp_path_factory.mktemp("map") / "model"
-    CoolMTGPRegressor("se", ard=False).fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
+    with pytest.warns(UserWarning, match="Beware: the noise, sigma2, of Cd is at its lower bound"):
+        CoolMTGPRegressor("se", ard=False).fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
     return folder
 
 
