@@ -93,7 +93,8 @@ def test_degrees_are_as_long_as_they_are():
     X = np.column_stack([np.linspace(0, 10, 20), np.linspace(57.5, 62.5, 20)])
     Y = np.sin(X)
     frame = pd.DataFrame(X, columns=["lon", "lat"])
-    regressor = CoolMTGPRegressor("se", ard=False).fit(frame, Y)
+    with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
+        regressor = CoolMTGPRegressor("se", ard=False).fit(frame, Y)
     ax = plot_map(regressor, cells=10)
     assert ax.get_aspect() == pytest.approx(2.0)
     assert ax.collections[0].get_coordinates().shape[:2] == (11, 11)  # 10 * cos(60) = 5 degrees
@@ -108,7 +109,8 @@ def test_a_map_over_time_has_dates_and_stays_at_a_frequent_category(rng):
     days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(24) * 10, unit="D")
     table = pd.DataFrame({"day": days, "depth": rng.uniform(size=24), "soil": ["clay", *"s" * 23]})
     heat = np.sin(np.arange(24) / 4) + table.depth + 5 * (table.soil == "s")
-    regressor = CoolMTGPRegressor("se", ard=False).fit(table, heat.rename("heat"))
+    with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
+        regressor = CoolMTGPRegressor("se", ard=False).fit(table, heat.rename("heat"))
     assert regressor.encoded_kinds_ == ["date", "number", "indicator", "indicator"]
     ax = plot_map(regressor, "heat", x="day", y="depth", cells=5)
     assert ax.get_aspect() == "auto"

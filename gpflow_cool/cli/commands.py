@@ -190,11 +190,12 @@ def train(
         target_transform=given.transform,
         **settings,
     )
-    if isinstance(found, TrainingStream):
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda text, *_, **__: note(str(text), given.quiet)
-            return regressor.fit(found.dataset, found.targets, tensorboard=tensorboard)
-    return fit_to_table(regressor, given, found, tensorboard)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Beware: ")  # the commands print it
+        if isinstance(found, TrainingTable):
+            return fit_to_table(regressor, given, found, tensorboard)
+        warnings.showwarning = lambda text, *_, **__: note(str(text), given.quiet)
+        return regressor.fit(found.dataset, found.targets, tensorboard=tensorboard)
 
 
 def fit_to_table(
@@ -242,6 +243,8 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     tables.check_size(len(found.X), given, restarts + 1)
     check_output(out, TABLES, force)
     load_tensorflow()
+    from ..training.remarks import remark_lines
+
     with if_stopped(NOTHING):
         regressor = train(given, found, restarts=restarts)
         digits = predicting.DIGITS if out.suffix.lower() == ".csv" else None
@@ -251,6 +254,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
     lines = [f"{count} empty cells filled in, written to {out}."]
+    lines += remark_lines(regressor.history_.message)
     say(result, lines, given.quiet, given.as_json)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..saving.files import write_whole
 from ..table.cells import read_cells
-from ..table.files import TableError, check_output
+from ..table.files import TableError, check_output, did_you_mean
 from . import console
 from .predicting import SavedColumns, saved_columns
 
@@ -150,7 +150,8 @@ def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, s
         if name in codings and name not in names:
             raise TableError(f"{name!r} holds categories: choose of {listed} for --x and --y.")
         if name not in codings:
-            raise TableError(f"{name!r} is not an input of the model: {listed}.")
+            meant = did_you_mean(name, names)
+            raise TableError(f"{name!r} is not an input of the model: {listed}.{meant}")
     if x == y:
         raise TableError(f"--x and --y are both {x!r}: a map needs two inputs.")
     return x, y
@@ -163,7 +164,8 @@ def shown_targets(
     shown = targets or list(limits) or names
     for name in (*shown, *limits):
         if name not in names:
-            raise TableError(f"{name!r} is not a target of the model: {', '.join(names)}.")
+            listed, meant = ", ".join(names), did_you_mean(name, names)
+            raise TableError(f"{name!r} is not a target of the model: {listed}.{meant}")
     missing = [name for name in shown if limits and name not in limits]
     if missing:
         raise TableError(f"{missing[0]!r} is to be drawn but has no limit: add it to --limits.")
@@ -174,8 +176,8 @@ def values_at(columns: SavedColumns, at: dict[str, str]) -> Any:
     """[D], values of the inputs that --at names, encoded; NaN for the others."""
     unknown = [name for name in at if name not in columns.inputs]
     if unknown:
-        names = ", ".join(columns.inputs)
-        raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.")
+        names, meant = ", ".join(columns.inputs), did_you_mean(unknown[0], columns.inputs)
+        raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.{meant}")
     parts = []
     for name, coding in columns.codings.items():
         if name not in at:

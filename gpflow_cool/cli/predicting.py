@@ -10,7 +10,15 @@ import click
 import numpy as np
 
 from ..table.encoding import Coding, Encoding
-from ..table.files import FileTable, TableError, check_names, check_output, read_table, write_table
+from ..table.files import (
+    FileTable,
+    TableError,
+    check_names,
+    check_output,
+    did_you_mean,
+    read_table,
+    write_table,
+)
 from . import console
 from .console import if_stopped, load_model, note, say
 from .tables import chosen, decimals_for, matching
@@ -235,7 +243,8 @@ def known_targets(names: Sequence[str], table: FileTable, given: Sequence[str] |
     for pattern in given or []:
         found = matching(pattern, names)
         if not found:
-            raise TableError(f"--given {pattern}: the model's targets are {', '.join(names)}.")
+            listed, meant = ", ".join(names), did_you_mean(pattern, names)
+            raise TableError(f"--given {pattern}: the model's targets are {listed}.{meant}")
         for name in found if pattern in names else [n for n in found if n in table.columns]:
             known[:, list(names).index(name)] = table.numbers([name], allow_missing=True)[:, 0]
     return known

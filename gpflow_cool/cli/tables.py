@@ -10,7 +10,7 @@ from ..chain.variation import is_constant
 from ..table import costs
 from ..table.cells import read_cells
 from ..table.encoding import Encoding, learn_encoding
-from ..table.files import FileTable, TableError, check_names, read_table
+from ..table.files import FileTable, TableError, check_names, did_you_mean, read_table
 from .console import Training, note
 
 PATTERN_SIGNS = "*?["
@@ -164,7 +164,8 @@ def check_transform(found: TrainingTable, transform: Any) -> None:
     kinds = transform if isinstance(transform, dict) else dict.fromkeys(found.targets, transform)
     for name, kind in kinds.items():
         if name not in found.targets:
-            raise TableError(f"--transform {name}: the targets are {', '.join(found.targets)}.")
+            known, meant = ", ".join(found.targets), did_you_mean(name, found.targets)
+            raise TableError(f"--transform {name}: the targets are {known}.{meant}")
         rows = np.flatnonzero(found.Y[:, found.targets.index(name)] <= 0.0)
         if kind == "log" and len(rows):
             row = int(np.flatnonzero(found.kept)[rows[0]])

@@ -21,14 +21,17 @@ from ..plotting.kernels import MAX_BARS
 from ..selection.ranking import Candidate
 from ..table.encoding import Coding
 from ..table.learned import relevance_by_name
+from ..table.parameters import (
+    deviations,
+    kernel_parameters,
+    large_signal_sentence,
+    lengthscales,
+)
 from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
     caveat_lines,
-    deviations,
-    kernel_parameters,
     known_noise_correlation,
     leave_one_out_scores,
-    lengthscales,
     log_evidence,
     missing_targets,
     strongest_correlation,
@@ -317,6 +320,8 @@ def parameters_section(found: Findings) -> str:
         for name, signal, noise in zip(regressor.target_names_, *parts.values(), strict=True)
     ]
     content = table(["target", "signal σ", "noise σ"], rows)
+    large = large_signal_sentence(regressor)
+    content += f'<p class="note">{html.escape(large)}</p>' if large else ""
     kernel = kernel_parameters(regressor)
     if kernel:
         content += '<p class="note">Kernel, in units of standardised inputs: '

@@ -6,6 +6,7 @@ is in the file; only the columns that are asked for must hold numbers.
 """
 
 import csv
+import difflib
 import io
 import os
 import re
@@ -125,7 +126,20 @@ def check_names(names: Sequence[str], table: FileTable) -> None:
             known = ", ".join(shown) + (", ..." if len(table.names) > 20 else "")
             commas = any("," in part for part in table.names)
             hint = " A name with a comma stands in double quotes." if commas else ""
-            raise TableError(f"{table.path} has no column {name!r}. It has: {known}.{hint}")
+            meant = did_you_mean(name, table.names)
+            raise TableError(f"{table.path} has no column {name!r}.{meant} It has: {known}.{hint}")
+
+
+def did_you_mean(name: Any, known: Sequence[str]) -> str:
+    """
+    A question after a name that is not known, if one that is known is written nearly alike.
+
+    >>> did_you_mean("Heigth", ["width", "height"]), did_you_mean("z", ["width", "height"])
+    (" Did you mean 'height'?", '')
+    """
+    by_letters = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(str(name).casefold(), by_letters, n=1)
+    return f" Did you mean {by_letters[near[0]]!r}?" if near else ""
 
 
 # Reading -----------------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import INDEX_OF_PARQUET, PARQUET, TableError, ask_pyarrow, import_pyarrow
+from .files import (
+    INDEX_OF_PARQUET,
+    PARQUET,
+    TableError,
+    ask_pyarrow,
+    did_you_mean,
+    import_pyarrow,
+)
 
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 """How the names of pyarrow's types of numbers begin."""
@@ -126,7 +133,8 @@ def stream_columns(dataset: Any, targets: Any) -> tuple[list[str], list[str]]:
     for name in names:
         if name not in known:
             raise TableError(
-                f"The dataset has no column {name!r}. It has: {', '.join(known[:20])}."
+                f"The dataset has no column {name!r}.{did_you_mean(name, known)} It has:"
+                f" {', '.join(known[:20])}."
             )
     inputs = [name for name in known if name not in names]
     if not names or not inputs:

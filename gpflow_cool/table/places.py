@@ -12,6 +12,7 @@ from ..joint.exceedance import WAYS, checked_limits
 from ..joint.simulation import simulate
 from .choices import drawn_seed
 from .columns import TargetForm, in_blocks, index_of
+from .files import did_you_mean
 from .transforms import Warping
 
 
@@ -41,7 +42,8 @@ class Places:
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)])
+        >>> noise = np.random.default_rng(0).normal(size=[30, 2]) * [0.1, 2.0]
+        >>> y = np.hstack([np.sin(X), 100 + 20 * np.cos(X)]) + noise
         >>> regressor = CoolMTGPRegressor("se").fit(X, y)
         >>> p = regressor.probability([[0.0], [1.5], [4.5]], limits=[0.5, 110.0])
         >>> p.round(2).tolist()
@@ -101,7 +103,8 @@ class Places:
 
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> regressor = CoolMTGPRegressor("se").fit(X, np.hstack([np.sin(X), np.cos(X)]))
+        >>> y = np.sin(X + [0.0, 1.5]) + 0.1 * np.random.default_rng(0).normal(size=[30, 2])
+        >>> regressor = CoolMTGPRegressor("se").fit(X, y)
         >>> regressor.simulate(X[:5], n_samples=3).shape
         (5, 2, 3)
 
@@ -124,6 +127,6 @@ def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
     if unknown:
         raise ValueError(
             f"limits names {unknown[0]!r}, which is not a target. The targets are:"
-            f" {', '.join(names)}."
+            f" {', '.join(names)}.{did_you_mean(unknown[0], names)}"
         )
     return np.array([limits.get(name, np.nan) for name in names], dtype=float)

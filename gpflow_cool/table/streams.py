@@ -24,6 +24,7 @@ from ..lowrank.features import choose_inducing_points
 from ..lowrank.rows import Chunk, Rows
 from ..lowrank.summary import Moments, Sample
 from ..models.sparse import SparseCoolMTGP
+from ..training.remarks import warn_of_remarks
 from .choices import Training, choose_model, drawn_seed, train_model, with_input_names
 from .columns import Scaling, TargetForm
 from .files import TableError
@@ -196,6 +197,7 @@ def fit_dataset(
     estimator._targets = Warping((Transform(),) * len(form.names), found.scalings[1])
     estimator.n_features_in_ = len(columns[0])
     estimator.feature_names_in_ = np.array(columns[0], dtype=object)
+    warn_of_remarks(estimator.history_.message, stacklevel=3)
     return estimator._set_model(model, form)
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Kernel, Stationary
-from gpflow.utilities import parameter_dict
 
 from ..joint.missing import MAX_DENSE
-from ..metrics import coverage, nlpd, rmse
-from .columns import in_blocks
+from ..metrics import coverage, known_log_densities, nlpd, rmse
+from ..training.remarks import COPIES_AGREE, duplicate_rows, remark_lines
+from .columns import constant_columns, in_blocks
 from .learned import (
     choice_sentence,
     grid_of,
@@ -71,32 +70,58 @@ def leave_one_out_scores(regressor: Any) -> dict[str, Any]:
         {"target": name} | target_scores(*(part[o, t] for part in (rows.Y, rows.mean, rows.std)))
         for t, (name, o) in enumerate(zip(regressor.target_names_, known.T, strict=True))
     ]
-    density = rows.log_density[known.any(axis=1)]
     if not regressor._targets.is_linear:
         own = density_scores(regressor)
         targets = [{**row, **scores} for row, scores in zip(targets, own, strict=True)]
     return {
         "rows": len(rows.Y),
         "targets": targets,
-        "joint_nlpd": -float(np.mean(density)),
+        "joint_nlpd": -float(np.mean(joint_densities(regressor, rows))),
+        "constant_targets": [regressor.target_names_[t] for t in constant_targets(rows.Y)],
         "caveat": CAVEAT,
         "duplicate_rows": duplicate_rows(*regressor.training_data()),
     }
 
 
-def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
-    """How many rows are exact copies of an earlier one, in inputs and targets."""
-    return len(X) - len(np.unique(np.hstack([X, Y]), axis=0, equal_nan=False))
+def constant_targets(Y: AnyNDArray) -> list[int]:
+    """
+    Numbers of the targets that never change, beside others that do.
+
+    >>> constant_targets(np.array([[1.0, 5.0], [2.0, 5.0]])), constant_targets(np.ones([2, 1]))
+    ([1], [])
+    """
+    constant = constant_columns(Y)
+    return [] if constant.all() else np.flatnonzero(constant).tolist()
+
+
+def joint_densities(regressor: Any, rows: ObservedAndPredicted) -> AnyNDArray:
+    """
+    Log density of the known targets of each row, all together, for the rows that have any. Targets
+    that never change are left out: they are predicted to the last digit, and flatter the others.
+    """
+    constant, known = constant_targets(rows.Y), ~np.isnan(rows.Y)
+    known[:, constant] = False
+    some = known.any(axis=1)
+    if not constant:
+        return rows.log_density[some]
+    left_out = regressor.model_.leave_one_out(full_output_cov=True)
+    Z = np.where(known, regressor._targets.standardised(rows.Y), np.nan)
+    density = known_log_densities(Z, left_out.mean, left_out.cov)
+    return np.asarray(regressor._targets.log_density(density, rows.Y, known)[some])
 
 
 def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
     """Why scores of rows that were left out are optimistic."""
-    copies = scores["duplicate_rows"]
+    copies, constant = scores["duplicate_rows"], scores["constant_targets"]
     lines = [scores["caveat"]]
+    if constant:
+        change = "changes" if len(constant) == 1 else "change"
+        lines.append(f"The joint score leaves out {listed(constant)}, which never {change}.")
     if copies:
         lines.append(
             f"{copies} {'row is an exact copy' if copies == 1 else 'rows are exact copies'} of"
-            " another, from which it is predicted too well: this improves the scores further."
+            " another, from which it is predicted too well: this improves the scores further, and"
+            f" {COPIES_AGREE}."
         )
     return lines
 
@@ -271,17 +296,6 @@ def how_training_ended(converged: bool, message: str) -> str:
     return f", {stopped[0]}" if stopped else ""
 
 
-def remark_lines(message: str) -> list[str]:
-    """
-    What the history of a training says about the noise.
-
-    >>> remark_lines("CONVERGENCE; the noise, sigma2, of heat is at its lower bound: score it")
-    ['Beware: the noise, sigma2, of heat is at its lower bound: score it.']
-    """
-    starts = ("sigma2 of", "the noise, sigma2, of", "everything looks like noise")
-    return [f"Beware: {part}." for part in message.split("; ") if part.startswith(starts)]
-
-
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     points = result["inducing_points"]
@@ -311,41 +325,6 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         *poor_lines(result["leave_one_out"]["targets"], result["transformed"]),
         f"Written to {result['model']}. Look at it: gpflow-cool report {result['model']}",
     ]
-
-
-def kernel_parameters(regressor: Any) -> list[tuple[str, str]]:
-    """Names and values of the kernel's parameters that belong to no single input."""
-    kernel = regressor.model_.kernel
-    shown = []
-    for path, parameter in parameter_dict(kernel).items():
-        values = np.atleast_1d(parameter.numpy())
-        if path == ".lengthscales" and len(values) == len(regressor._inputs.scale):
-            continue  # shown with the inputs
-        fixed = "" if parameter.trainable else " (fixed)"
-        shown.append((path.lstrip("."), ", ".join(f"{v:.4g}" for v in np.ravel(values)) + fixed))
-    return shown
-
-
-def lengthscales(regressor: Any) -> AnyNDArray | None:
-    """
-    Lengthscale of each input in its own units, [D]; None for a kernel that has none.
-
-    It is infinite for a constant input, which the model does not use.
-    """
-    kernel: Kernel = regressor.model_.kernel
-    if not isinstance(kernel, Stationary) or not isinstance(kernel.active_dims, slice):
-        return None
-    scale = regressor._inputs.scale
-    return np.broadcast_to(kernel.lengthscales.numpy(), scale.shape) * scale
-
-
-def deviations(regressor: Any) -> dict[str, AnyNDArray]:
-    """Standard deviations of signal and noise of each target, [T], in its own units."""
-    X = regressor.model_.data[0]
-    level = float(np.mean(regressor.model_.kernel(X, full_cov=False)))
-    C = np.asarray(regressor.task_covariance_)
-    Sigma = np.asarray(regressor.noise_covariance_)
-    return {"signal": np.sqrt(np.diag(C) * level), "noise": np.sqrt(np.diag(Sigma))}
 
 
 def strongest_correlation(correlation: Any, names: Sequence[str]) -> str:

@@ -47,7 +47,8 @@ class TrainingRows:
         >>> import numpy as np
         >>> from gpflow_cool import CoolMTGPRegressor
         >>> X = np.linspace(0, 1, 20)[:, None]
-        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)])
+        >>> noise = 0.1 * np.random.default_rng(0).normal(size=[20, 2])
+        >>> Y = np.hstack([np.sin(6 * X), np.cos(6 * X)]) + noise
         >>> regressor = CoolMTGPRegressor(kernel="se").fit(X[:15], Y[:15])
         >>> before = np.abs(regressor.predict(X[19:]) - Y[19:]).max()
         >>> after = np.abs(regressor.add_rows(X[15:], Y[15:]).predict(X[19:]) - Y[19:]).max()

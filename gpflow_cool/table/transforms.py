@@ -21,6 +21,7 @@ from scipy.special import boxcox1p, inv_boxcox1p, ndtri
 
 from .. import checks
 from .columns import Scaling, standardising
+from .files import did_you_mean
 
 TRANSFORMS = ("none", "log", "yeo-johnson")
 
@@ -298,6 +299,7 @@ def kinds_of(transform: Any, names: Sequence[str]) -> list[str]:
         if unknown:
             raise ValueError(
                 f"target_transform names {unknown[0]!r}, but the targets are {', '.join(names)}."
+                f"{did_you_mean(unknown[0], names)}"
             )
         chosen = [transform.get(name, "none") for name in names]
     else:

@@ -3,6 +3,8 @@ What a user should know after a fit: noise at its floor, or nothing but noise, a
 nothing.
 """
 
+import warnings
+
 import numpy as np
 from gpflow.base import AnyNDArray
 
@@ -22,6 +24,11 @@ NAMED, MANY_TASKS = 3, 4
 NO_SIGNAL = 1e-6
 """A signal's variance below this, relative to the noise, is none."""
 
+COPIES_AGREE = (
+    "training takes copies for measurements that agree without noise. Remove them, unless they were"
+    " measured anew"
+)
+
 
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of a task has been trained to its lower bound."""
@@ -30,7 +37,7 @@ def note_of_floor(model: TrainableModel) -> str:
         return (
             "; sigma2 of every task is at its lower bound: the model passes through all targets,"
             " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
-            " out, or try fewer lengthscales"
+            " out, or try fewer lengthscales" + note_of_copies(model)
         )
     if not np.any(at_floor):
         return ""
@@ -45,7 +52,24 @@ def note_of_floor(model: TrainableModel) -> str:
         " tasks before, nothing seems to be left to chance, and predictions of several tasks"
         " together may be far too certain. Score the model on rows held out"
         + (", and use more rows or fewer tasks: these are too many for so few rows" * crowded)
+        + note_of_copies(model)
     )
+
+
+def note_of_copies(model: TrainableModel) -> str:
+    """A possible reason why noise is at its lower bound, if rows have been copied."""
+    X, Y = (np.asarray(part) for part in model.data)
+    copies = 0 if len(X) >= SAMPLE_ROWS else duplicate_rows(X, Y)  # perhaps not all rows
+    if not copies:
+        return ""
+    what = "row is an exact copy" if copies == 1 else "rows are exact copies"
+    return f". {copies} {what} of another: {COPIES_AGREE}"
+
+
+def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
+    """How many rows are exact copies of an earlier one, in inputs, targets and gaps."""
+    cells = np.hstack([X, Y])
+    return len(X) - len(np.unique(np.where(np.isnan(cells), np.inf, cells), axis=0))
 
 
 def interpolates(model: TrainableModel) -> bool:
@@ -103,3 +127,27 @@ def note_of_data(model: TrainableModel) -> str:
         f"; the targets of {', '.join(names)} never change, and nothing can be learnt from them:"
         " leave them out"
     )
+
+
+REMARKS = ("sigma2 of", "the noise, sigma2, of", "everything looks like noise")
+"""How the parts of a history's message begin that a user of tables is told of."""
+
+
+def remark_lines(message: str) -> list[str]:
+    """
+    What the history of a training says about the noise.
+
+    >>> remark_lines("CONVERGENCE; the noise, sigma2, of heat is at its lower bound: score it")
+    ['Beware: the noise, sigma2, of heat is at its lower bound: score it.']
+    """
+    return [f"Beware: {part}." for part in message.split("; ") if part.startswith(REMARKS)]
+
+
+def warn_of_remarks(message: str, stacklevel: int) -> None:
+    """
+    Raise one warning per line that the command line prints.
+
+    :param stacklevel: Which caller the warnings point to, as for `warnings.warn`.
+    """
+    for line in remark_lines(message):
+        warnings.warn(line, stacklevel=stacklevel + 1)

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,9 @@ def test_a_slider_moves_and_the_page_says_what_python_predicts(
     tmp_path, monkeypatch, N, D, T, settings
 ):
     X, Y = make_table(N, D, T)
-    regressor = CoolMTGPRegressor(**settings).fit(X, Y)
+    floor = pytest.warns(UserWarning, match="Beware: the noise, sigma2, of out1, out2 is at its")
+    with floor if "ard" in settings else nullcontext():
+        regressor = CoolMTGPRegressor(**settings).fit(X, Y)
     result = opened_report(regressor, tmp_path, monkeypatch)
     assert len(result["places"]) == D + 1
     check_places(regressor, result, X.columns)

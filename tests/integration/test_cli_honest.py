@@ -164,6 +164,19 @@ def test_a_nominal_column_of_arff_can_be_left_out(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("command", ["fit", "impute"])
+def test_targets_without_noise_are_told_of_once(tmp_path, command):
+    x = np.linspace(0.0, 6.0, 12)
+    table = pd.DataFrame({"x": x, "heat": np.sin(x), "cold": np.cos(x)})
+    table.loc[3, "cold"] = np.nan if command == "impute" else table.cold[3]
+    table.to_csv(tmp_path / "data.csv", index=False)
+    out = tmp_path / ("model" if command == "fit" else "completed.csv")
+    result = run(command, tmp_path / "data.csv", "--targets", "heat,cold", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("Beware: sigma2 of every task is at its lower bound") == 1
+    assert result.output.count("Beware") == 1
+
+
 def test_names_cannot_steer_the_terminal(tmp_path):
     name = "a\x1b[2J"
     frame(name).to_csv(tmp_path / "data.csv", index=False)

@@ -22,7 +22,8 @@ def model(tmp_path_factory):
     X = pd.DataFrame(rng.uniform(size=[20, 3]), columns=["lon", "lat", "depth"])
     Y = pd.DataFrame({"Cd": np.sin(3 * X.lon), "Cu": np.cos(3 * X.lat)})
     folder = tmp_path_factory.mktemp("map") / "model"
-    CoolMTGPRegressor("se", ard=False).fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
+    with pytest.warns(UserWarning, match="Beware: the noise, sigma2, of Cd is at its lower bound"):
+        CoolMTGPRegressor("se", ard=False).fit(X, Y + 0.1 * rng.normal(size=Y.shape)).save(folder)
     return folder
 
 
@@ -51,6 +52,12 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     )
     place = ("--x", "lon", "--y", "lat")
     assert "'east' is not an input" in mistake("map", model, "--x", "east", "--y", "lat", *out)
+    wrong = mistake("map", model, "--x", "lno", "--y", "lat", *out)
+    assert "'lno' is not an input of the model: lon, lat, depth. Did you mean 'lon'?" in wrong
+    wrong = mistake("map", model, *place, "--targets", "cu", *out)
+    assert "'cu' is not a target of the model: Cd, Cu. Did you mean 'Cu'?" in wrong
+    wrong = mistake("map", model, *place, "--at", "dept=1", *out)
+    assert "--at dept: not an input of the model: lon, lat, depth. Did you mean 'depth'?" in wrong
     assert "are both 'lon'" in mistake("map", model, "--x", "lon", "--y", "lon", *out)
     assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
     wrong = mistake("map", model, *place, "--limits", "Cd", *out)

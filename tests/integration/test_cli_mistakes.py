@@ -13,6 +13,24 @@ MISTAKES = {
     "wrong target": (GOOD, ["--targets", "z"], "has no column 'z'. It has: a, b, c."),
     "wrong pattern": (GOOD, ["--targets", "z*"], "has no column that matches 'z*'."),
     "wrong input": (GOOD, ["--targets", "a", "--inputs", "q"], "has no column 'q'"),
+    **{
+        f"misspelt {option}": (
+            "width,height,depth\n1,2,3\n2,4,7\n3,5,4\n",
+            ["--targets", "width", option, "depht"],
+            "has no column 'depht'. Did you mean 'depth'? It has: width, height, depth.",
+        )
+        for option in ("--inputs", "--exclude", "--categorical")
+    },
+    "misspelt --targets": (
+        "width,height\n1,2\n2,4\n3,5\n",
+        ["--targets", "heigth"],
+        "has no column 'heigth'. Did you mean 'height'? It has: width, height.",
+    ),
+    "misspelt --transform": (
+        "width,height\n1,2\n2,4\n3,5\n",
+        ["--targets", "height", "--transform", "heigth=log"],
+        "--transform heigth: the targets are height. Did you mean 'height'?",
+    ),
     "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
     "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),
     "both": (GOOD, ["--targets", "a", "--inputs", "a,b"], "'a' is both an input and a target"),
@@ -74,6 +92,8 @@ def test_mistakes_in_predict(place, tmp_path):
     for unknown in ("z", "z*"):
         line = f"--given {unknown}: the model's targets are heat, cold"
         assert line in mistake(*arguments, "--given", unknown)
+    line = "--given haet: the model's targets are heat, cold. Did you mean 'heat'?"
+    assert line in mistake(*arguments, "--given", "haet")
     assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
     bad = write(tmp_path / "bad.csv", "x\n1\n")
     assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])

@@ -152,7 +152,8 @@ def test_an_outlier_is_the_most_surprising_row():
 def test_maps_of_two_inputs_and_tables_of_choices():
     rng = np.random.default_rng(0)
     X = rng.normal(size=[20, 2])
-    regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
+    with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
+        regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
     good = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125, score=3.25, interpolates=True)
     rows = good, Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
     regressor.kernel_choice_ = KernelTable(rows, "se", 20)

@@ -135,7 +135,8 @@ def test_a_constant_input_is_not_used(regressor):
         strict=True,
     ):
         assert_array_equal(one, other)
-    only = CoolMTGPRegressor("se", ard=False).fit(X[:, 2:], Y)
+    with pytest.warns(UserWarning, match="Beware: everything looks like noise"):
+        only = CoolMTGPRegressor("se", ard=False).fit(X[:, 2:], Y)
     assert_allclose(only.predict(X[:1, 2:]), [Y.mean(axis=0)], rtol=0.2)
 
 
@@ -162,7 +163,8 @@ def test_without_standardising_the_data_are_the_models():
 
 def test_a_kernel_object_is_copied_and_cloned():
     kernel = gpflow.kernels.Matern12(active_dims=[0]) + gpflow.kernels.White(0.1)
-    regressor = clone(CoolMTGPRegressor(kernel, ard=False)).fit(X, Y)
+    with pytest.warns(UserWarning, match="Beware: the noise, sigma2, of task_1 is at its lower"):
+        regressor = clone(CoolMTGPRegressor(kernel, ard=False)).fit(X, Y)
     assert kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.model_.kernel.kernels[0].lengthscales.numpy() != 1.0
@@ -255,7 +257,8 @@ def test_a_kernel_object_is_saved(tmp_path):
         pass
 
     for number, kernel in enumerate([gpflow.kernels.Matern12(), Mine()]):
-        regressor = CoolMTGPRegressor(kernel, ard=False, random_state=np.int64(3)).fit(X, Y)
+        with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
+            regressor = CoolMTGPRegressor(kernel, ard=False, random_state=np.int64(3)).fit(X, Y)
         own = pytest.warns(UserWarning, match="the class Mine of the kernel is not GPflow's")
         with own if number else nullcontext():
             regressor.save(tmp_path / str(number))

@@ -1,19 +1,23 @@
-"""The estimator and its user: Ctrl-C, columns of text, and memory in a long life."""
+"""The estimator and its user: Ctrl-C, warnings, columns of text, memory in a long life."""
 
 import os
 import resource
 import signal
+import warnings
 from pathlib import Path
 
+import gpflow
 import numpy as np
 import pandas as pd
 import pytest
 from gpflow.keras import tf_keras
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.evaluation import cross_validate
+from gpflow_cool.training.remarks import remark_lines
 
 
 def make_data():
@@ -25,6 +29,7 @@ def make_data():
 
 X, Y = make_data()
 X_NEW = X[:4] + 0.1
+SIGNS = np.tile([[1.0], [-1.0]], [12, 1])
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +67,62 @@ def test_a_search_does_not_score_a_candidate_that_was_interrupted():
     with pytest.raises(KeyboardInterrupt):
         search.fit(X, Y, callbacks=[Interrupt()])
     assert not hasattr(search, "best_score_")
+
+
+# Remarks -----------------------------------------------------------------------------------------
+
+
+def warned(function, *arguments):
+    """What a call returns, and what it warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function(*arguments)
+    return result, [warning for warning in caught if warning.category is UserWarning]
+
+
+LINE = np.linspace(0.0, 6.0, 24)[:, None]
+NOISELESS = LINE, np.hstack([np.sin(LINE), np.cos(LINE)])
+AT_FLOOR = (
+    "Beware: sigma2 of every task is at its lower bound: the model passes through all targets, and"
+    " may be far too certain elsewhere unless they have no noise. Score it on rows held out, or try"
+    " fewer lengthscales."
+)
+ONLY_NOISE = (
+    "Beware: everything looks like noise: no target was found to depend on the inputs. Other"
+    " inputs, another kernel or restarts=5 may show more."
+)
+
+
+@pytest.mark.parametrize(
+    "X, Y, expected",
+    [
+        (X, Y, []),
+        (*NOISELESS, [AT_FLOOR]),
+        (np.repeat(X[:12], 2, axis=0), np.repeat(Y[:12], 2, axis=0) * SIGNS, [ONLY_NOISE]),
+    ],
+    ids=["nothing", "noiseless", "noise"],
+)
+def test_what_the_command_line_warns_of_is_a_warning_at_the_call(X, Y, expected):
+    regressor, found = warned(CoolMTGPRegressor("se", ard=False).fit, X, Y)
+    assert [str(warning.message) for warning in found] == expected
+    assert remark_lines(regressor.history_.message) == expected
+    assert {Path(warning.filename).name for warning in found} <= {Path(__file__).name}
+
+
+@pytest.mark.slow
+def test_scikit_learn_gets_one_warning_per_fit():
+    _, found = warned(cross_val_predict, CoolMTGPRegressor("se", ard=False), *NOISELESS)
+    assert [str(warning.message) for warning in found] == [AT_FLOOR] * 5
+
+
+@pytest.mark.slow
+def test_fits_that_nobody_asked_for_do_not_warn():
+    """Of all kernels that are compared, and of all orders: one estimator, one warning."""
+    _, found = warned(CoolMTGPRegressor(orders=3).fit, *NOISELESS)
+    assert [str(warning.message) for warning in found] == [AT_FLOOR]
+    kernel = gpflow.kernels.SquaredExponential()
+    scores, found = warned(lambda: cross_validate(*NOISELESS, kernel, folds=2))
+    assert len(scores) == 3 and found == []
 
 
 # Text --------------------------------------------------------------------------------------------

@@ -95,6 +95,12 @@ MISTAKES = {
         "b",
     ),
     "wrong column": ("a,b\n1,2\n", "data.csv has no column 'c'. It has: a, b.", "c"),
+    "misspelt column": (
+        "width,height\n1,2\n",
+        r"has no column 'heigth'. Did you mean 'height'\? It has: width, height.",
+        "heigth",
+    ),
+    "small letters": ("Width,Height\n1,2\n", r"'height'. Did you mean 'Height'\?", "height"),
     "text": (
         "a,b\n1,2\n3,high\n",
         r"data.csv, row 2 \(line 3\), column 'b': 'high' is not a number. Mend the cell",

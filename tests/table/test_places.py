@@ -58,6 +58,8 @@ def test_one_target_as_a_vector():
 def test_mistakes_are_told(small_regressor):
     with pytest.raises(ValueError, match="limits names 'c', which is not a target. The targets"):
         small_regressor.probability(ROWS, {"c": 1.0})
+    with pytest.raises(ValueError, match=r"limits names 'B', .*, b\. Did you mean 'b'\?"):
+        small_regressor.probability(ROWS, {"B": 1.0})
     with pytest.raises(ValueError, match=r"limits has shape \(1,\), but there are 2 tasks"):
         small_regressor.probability(ROWS, 1.0)
     with pytest.raises(ValueError, match="limits is NaN for every task, but one limit"):

@@ -64,6 +64,15 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     assert_allclose(again.leave_one_out().log_density, model.leave_one_out().log_density, rtol=1e-6)
 
 
+def test_noise_in_a_stream_is_warned_of_at_the_call(rng, tmp_path):
+    noise = rng.normal(size=20)
+    twice = {"a": np.repeat(rng.normal(size=20), 2), "heat": np.column_stack([noise, -noise])}
+    pq.write_table(pa.table({"a": twice["a"], "heat": twice["heat"].ravel()}), tmp_path / "p.pq")
+    with pytest.warns(UserWarning, match="Beware: everything looks like noise") as caught:
+        CoolMTGPRegressor("se", ard=False, inducing=5).fit(ds.dataset(tmp_path), ["heat"])
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_a_streamed_model_is_saved_with_its_sums(folder, tmp_path):
     path, _ = folder
     streamed = CoolMTGPRegressor("se", ard=False, inducing=8).fit(ds.dataset(path), "heat")
@@ -96,6 +105,7 @@ def test_every_pass_reads_all_rows_in_order_and_shards_share_them(folder):
     "change, targets, message",
     [
         ({}, ["warm"], "has no column 'warm'. It has: a, heat"),
+        ({}, ["haet"], r"has no column 'haet'. Did you mean 'heat'\? It has: a, heat"),
         ({"a": [1.0, None, 2.0]}, ["heat"], r"part.parquet, row 2, column 'a': the cell is empty"),
         ({"heat": [1.0, 2.0, np.inf]}, ["heat"], "row 3, column 'heat': the number is infinite"),
         ({"a": ["x", "y", "z"]}, ["heat"], "'a' of the dataset holds string.*--exclude"),

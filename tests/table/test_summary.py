@@ -7,23 +7,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import multivariate_normal
 from tables import NASTY, make_data
 
 from gpflow_cool.report.sections import report_page
 from gpflow_cool.table import summary
 from gpflow_cool.table.estimator import CoolMTGPRegressor
+from gpflow_cool.table.parameters import (
+    deviations,
+    kernel_parameters,
+    large_signal_sentence,
+    lengthscales,
+)
 from gpflow_cool.table.summary import (
     CAVEAT,
     caveat_lines,
-    deviations,
-    duplicate_rows,
     far_rows,
     fit_lines,
     fit_summary,
-    kernel_parameters,
     known_noise_correlation,
     leave_one_out_scores,
-    lengthscales,
     listed,
     listed_targets,
     observed_and_predicted,
@@ -31,6 +34,7 @@ from gpflow_cool.table.summary import (
     strongest_correlation,
     which_are_listed,
 )
+from gpflow_cool.training.remarks import duplicate_rows
 
 
 def test_scores_by_hand(small_regressor):
@@ -73,6 +77,22 @@ def test_deviations_and_parameters(small_regressor):
     assert_allclose(observed_and_predicted(small_regressor).Y, Y, rtol=1e-12)
 
 
+def test_a_signal_much_larger_than_its_target_is_explained(small_regressor):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=[60, 1])
+    Y = 100.0 * X + 5.0 * rng.normal(size=[60, 1])
+    regressor = CoolMTGPRegressor("matern32", ard=False).fit(X, Y)
+    assert deviations(regressor)["signal"][0] > 3 * np.std(Y) and lengthscales(regressor)[0] > 1.0
+    sentence = large_signal_sentence(regressor)
+    assert sentence.startswith(
+        "The signal of task_0 is more than 3 times the deviation of the target itself. This happens"
+        " where lengthscales are long: the function varies little between the rows"
+    )
+    assert sentence in report_page(regressor, "m")
+    assert large_signal_sentence(small_regressor) == ""
+    assert "more than 3 times" not in report_page(small_regressor, "m")
+
+
 def test_the_strongest_correlation_is_told():
     R = [[1.0, 0.1, -0.9], [0.1, 1.0, 0.3], [-0.9, 0.3, 1.0]]
     assert strongest_correlation(R, "xyz") == "The strongest is -0.90, between x and z."
@@ -95,12 +115,51 @@ def test_copies_of_rows_are_counted_and_told():
     twice = duplicate_rows(np.vstack([X, X[:3], X[:1]]), np.vstack([Y, Y[:3], Y[:1]]))
     assert twice == 4
     assert duplicate_rows(np.vstack([X, X]), np.vstack([Y, Y + 1.0])) == 0  # repeated inputs alone
-    told = caveat_lines({"caveat": "C.", "duplicate_rows": twice})
-    assert told[0] == "C." and told[1].startswith("4 rows are exact copies of another")
-    assert caveat_lines({"caveat": "C.", "duplicate_rows": 1})[1].startswith(
-        "1 row is an exact copy"
+    Y[::2, 0] = np.nan
+    assert duplicate_rows(np.vstack([X, X[:3]]), np.vstack([Y, Y[:3]])) == 3
+    scores = {"caveat": "C.", "duplicate_rows": twice, "constant_targets": []}
+    told = caveat_lines(scores)
+    assert told[0] == "C." and told[1] == (
+        "4 rows are exact copies of another, from which it is predicted too well: this improves the"
+        " scores further, and training takes copies for measurements that agree without noise."
+        " Remove them, unless they were measured anew."
     )
-    assert caveat_lines({"caveat": "C.", "duplicate_rows": 0}) == ["C."]
+    assert caveat_lines(scores | {"duplicate_rows": 1})[1].startswith("1 row is an exact copy")
+    assert caveat_lines(scores | {"duplicate_rows": 0}) == ["C."]
+
+
+@pytest.mark.parametrize("transform", [pytest.param("none", marks=pytest.mark.slow), "log"])
+def test_targets_that_never_change_do_not_flatter_the_joint_score(transform):
+    X, Y = make_data(2)
+    still = np.column_stack([Y[:, 0], np.full(len(Y), 7.0), Y[:, 1]])
+    still[3, 0] = np.nan if transform == "none" else Y[3, 0]
+    if transform == "log":
+        still[:, [0, 2]] = np.exp(still[:, [0, 2]] / 10)
+    with pytest.warns(UserWarning, match="Targets that never vary: task_1"):
+        regressor = CoolMTGPRegressor(
+            "se", ard=False, target_transform=transform, random_state=0
+        ).fit(X, still)
+    scores, rows = leave_one_out_scores(regressor), regressor.leave_one_out_
+    density = [
+        multivariate_normal(mean[known], cov[np.ix_(known, known)]).logpdf(y[known])
+        for y, mean, cov, known in standardised(regressor, still)
+    ]
+    changed = [0, 2]
+    slopes = np.log(regressor._targets.scale[changed])
+    if transform == "log":
+        slopes = slopes + np.log(still[:, changed])
+    jacobian = np.nansum(np.where(np.isnan(still[:, changed]), np.nan, slopes), axis=1)
+    assert_allclose(scores["joint_nlpd"], np.mean(jacobian - density), rtol=1e-8)
+    assert scores["joint_nlpd"] > -np.mean(rows.log_density) + 1.0
+    assert scores["constant_targets"] == ["task_1"]
+    assert caveat_lines(scores)[1] == "The joint score leaves out task_1, which never changes."
+
+
+def standardised(regressor, Y):
+    """Standardised targets, moments by leave-one-out, and which targets are known and change."""
+    rows, Z = regressor.model_.leave_one_out(), regressor._targets.standardised(Y)
+    known = ~np.isnan(Y) & (Y.min(axis=0) != Y.max(axis=0))
+    return zip(Z, rows.mean.numpy(), rows.cov.numpy(), known, strict=True)
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,10 @@ def test_mistakes():
     assert kinds_of("log", ["a", "b"]) == ["log", "log"]
     with pytest.raises(ValueError, match="target_transform names 'c', but the targets are a, b."):
         kinds_of({"c": "log"}, ["a", "b"])
+    with pytest.raises(ValueError, match=r"names 'rian', .* are rain, 5\. Did you mean 'rain'\?"):
+        kinds_of({"rian": "log"}, ["rain", "5"])
+    with pytest.raises(ValueError, match=r"names 5, .* are rain, 5\. Did you mean '5'\?"):
+        kinds_of({5: "log"}, ["rain", "5"])
     with pytest.raises(ValueError, match="target_transform='sqrt' is not known. Choose one of"):
         kinds_of("sqrt", ["a"])
     Y = np.array([[1.0], [0.0], [2.0]])

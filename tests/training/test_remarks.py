@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from gpflow_cool import CoolMTGP
@@ -13,6 +14,20 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
     for Y, at_bound in ((exact, True), (exact + 0.3 * rng.normal(size=exact.shape), False)):
         history = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0)
         assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
+
+
+@pytest.mark.parametrize("copies, told", [(0, ""), (20, "20 rows are exact copies of another")])
+def test_copies_of_rows_are_told_where_they_hide_the_noise(rng, copies, told):
+    X = rng.uniform(0.0, 6.0, size=[40, 2])
+    Y = np.sin(X) + 0.3 * rng.normal(size=[40, 2])
+    data = np.vstack([X, X[:copies]]), np.vstack([Y, Y[:copies]])
+    message = CoolMTGP(data, gpflow.kernels.Matern12()).fit(verbose=0).message
+    assert ("; sigma2 of every task is at its lower bound" in message) is bool(copies)
+    reason = (
+        f"{told}: training takes copies for measurements that agree without noise. Remove them,"
+        " unless they were measured anew"
+    )
+    assert ("copies" in message) is message.endswith(f"fewer lengthscales. {reason}") is bool(told)
 
 
 def test_tasks_that_others_explain_without_noise_are_named_in_the_history(rng):
