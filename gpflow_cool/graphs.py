@@ -23,6 +23,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from tensorflow.python.framework import ops  # the only home of the registry of gradients
 
+unconverted = tf.autograph.experimental.do_not_convert
+"""
+For what users wrap in `tf.function`. None of our code has loops or branches for AutoGraph to
+convert, and it takes seconds to find that out.
+"""
+
 MORE_GRAPHS = 16
 """So many more graphs than after the last search for cycles cause another, of some 0.3 seconds."""
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
 
+from ..graphs import unconverted
 from ..linalg import first_cholesky, has_gpu
 from .eigenbasis import leave_eigenbasis
 from .likelihood import (
@@ -27,7 +28,7 @@ from .spectrum import Spectrum, exact_spectrum
 ENGINES = ("auto", "spectral", "cholesky", "grid")
 
 
-@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
+@unconverted
 @check_shapes("Y: [copies..., N, T]", "b: [T]", "sigma2: [T]", "return: [T]")
 def conditional_log_likelihoods(
     K: KernelMatrix,

@@ -88,13 +88,27 @@ def task_problems(spectrum: Spectrum, learning: str) -> TaskProblems:
     lam, counts = np.tile(lam, copies), np.full(len(Y), 1.0 / copies)
     empty = float(spectrum.num_rows) - spectrum.rank
     if empty or np.any(spectrum.G0):
-        values, vectors = np.linalg.eigh(spectrum.G0)
-        outside = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        outside = factor_of_products(spectrum.G0)
         lam = np.concatenate([lam, np.zeros(len(outside))])
         counts = np.concatenate([counts, np.full(len(outside), empty / len(outside))])
         Y = np.concatenate([Y, outside])
     S = np.stack([lam, np.ones_like(lam)], axis=1)
     return TaskProblems(lam, S, counts, np.ascontiguousarray(Y), spectrum, learning)
+
+
+@check_shapes("G: [T, T]", "return: [T, T]")
+def factor_of_products(G: AnyNDArray) -> AnyNDArray:
+    """
+    F with G = F^T F, for products G of targets that may be singular.
+
+    Each target is in units of its own length, so that those in small units are not lost in the
+    rounding of the others.
+    """
+    lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
+    units = np.where(lengths > 0.0, lengths, np.inf)
+    cosines = np.clip(G / units[:, None] / units, -1.0, 1.0)
+    values, vectors = np.linalg.eigh(cosines)
+    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T * lengths
 
 
 # All tasks at shared points -----------------------------------------------------------------------

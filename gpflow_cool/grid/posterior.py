@@ -16,7 +16,8 @@ from gpflow.base import TensorType
 from gpflow.posteriors import PrecomputedValue
 
 from ..chain.products import KroneckerVectors, take
-from ..joint.conditioning import CHUNK, map_batch, some_at_a_time, unconverted
+from ..graphs import unconverted
+from ..joint.conditioning import CHUNK, map_batch, some_at_a_time
 from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
 from .kernels import KernelOnGrid

@@ -14,11 +14,9 @@ from gpflow.base import AnyNDArray, MeanAndVariance, TensorType
 from gpflow.mean_functions import MeanFunction
 
 from ..chain.products import diagonal, rows_of
+from ..graphs import unconverted
 from .kronecker import rows_last
 from .missing import ObservedSolution, ObservedSystem, multiply, solve, solve_observed
-
-unconverted = tf.autograph.experimental.do_not_convert
-"""For functions in loops: there is nothing to convert, and converting takes seconds."""
 
 CHUNK = 2**21
 """How many numbers the right-hand sides may have that are solved for at once."""

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from .. import checks
 from ..chain.products import Eigenvectors
 from ..chain.spectrum import EPSILON, Spectrum
+from ..graphs import unconverted
 from ..joint.base_posterior import JointPosterior
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
@@ -75,6 +76,7 @@ class MultitaskModel(Saveable, TrainableModel):
         unit = 0.0 if self.features is not None else EPSILON * tf.reduce_max(spectrum.lam)
         return solve_joint(U, spectrum, self.joint_basis(spectrum), unit=unit)
 
+    @unconverted
     @check_shapes("return: []")
     def log_marginal_likelihood(self) -> tf.Tensor:
         """
@@ -152,6 +154,7 @@ class MultitaskModel(Saveable, TrainableModel):
     def _inputs(self, Xnew: Any) -> tf.Tensor:
         return checks.inputs(Xnew, self._num_inputs, self.dtype)
 
+    @unconverted
     def predict_f(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -169,6 +172,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """Mean [M, T] and joint covariance [M, T, M, T] of the functions at `Xnew`."""
         return self.predict_f(Xnew, full_cov=True, full_output_cov=True)
 
+    @unconverted
     def predict_y(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -179,6 +183,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._uncached().predict_y(self._inputs(Xnew), full_cov, full_output_cov)
 
+    @unconverted
     def predict_log_density(
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
@@ -193,6 +198,7 @@ class MultitaskModel(Saveable, TrainableModel):
         Xnew, Ynew = checks.scored_data(data, self._num_inputs, self.num_tasks, self.dtype)
         return self._uncached().predict_log_density(Xnew, Ynew, full_cov, full_output_cov)
 
+    @unconverted
     def predict_f_samples(
         self,
         Xnew: InputData,
@@ -210,6 +216,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._samples(Xnew, num_samples, full_cov, full_output_cov, noise=False)
 
+    @unconverted
     def predict_y_samples(
         self,
         Xnew: InputData,
@@ -235,6 +242,7 @@ class MultitaskModel(Saveable, TrainableModel):
         )
         return samples[..., 0, :, :] if num_samples is None else samples
 
+    @unconverted
     def predict_f_given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -247,6 +255,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._given(Xnew, Ynew, full_output_cov, noise=False)
 
+    @unconverted
     def predict_y_given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool = False
     ) -> MeanAndVariance:

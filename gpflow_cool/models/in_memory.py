@@ -20,6 +20,7 @@ from ..chain.products import Eigenvectors, KernelMatrix, decompose
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..chain.starting import chain_start, mean_kernel_diagonal, task_scales
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
+from ..graphs import unconverted
 from ..grid.axes import Grid
 from ..grid.kernels import KernelOnGrid, grid_that_pays, kernel_on_grid
 from ..grid.posterior import GridPosterior
@@ -85,6 +86,7 @@ class InMemoryModel(MultitaskModel):
     def completions(self) -> tf.Variable | None:
         return None if self._completed is None else self._completed.variable
 
+    @unconverted
     def training_loss(self) -> tf.Tensor:
         """
         The objective, negated, and without the prior's density.
@@ -235,6 +237,7 @@ class InMemoryModel(MultitaskModel):
         """The joint model given the observed targets."""
         return solve_observed(self.observed_system(), self.centred_targets())
 
+    @unconverted
     def log_marginal_likelihood(self) -> tf.Tensor:
         if self.observed is None:
             return super().log_marginal_likelihood()

@@ -13,7 +13,13 @@ from gpflow_cool.chain.compression import dual_vectors
 from gpflow_cool.chain.likelihood import solve_chain
 from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
 from gpflow_cool.chain.systems import cholesky
-from gpflow_cool.chain.terms import kernel_gradient, shared_terms, task_problems, task_terms
+from gpflow_cool.chain.terms import (
+    factor_of_products,
+    kernel_gradient,
+    shared_terms,
+    task_problems,
+    task_terms,
+)
 
 
 def terms_of(spectrum, parameters, learning):
@@ -270,3 +276,20 @@ def test_copies_at_a_scale_that_swallows_the_identity(rng):
         assert np.isfinite(terms.values).all() and np.isfinite(terms.hessians).all()
         alone = terms_of(exact(p.K, y), parameters[:1], learning)
         assert_close(terms.values[:1], alone.values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("N, T", [(1, 1), (9, 3), (2, 5)])
+def test_products_of_targets_in_any_units_keep_their_factors(rng, N, T):
+    """Units from 1e-18 to 1e18: each entry is right relative to the lengths of its own targets."""
+    units = 10.0 ** np.linspace(-18, 18, T)
+    Y = rng.normal(size=(N, T)) * units
+    Y[:, 0] *= T > 1 and N > 1  # a target without length, where there are others
+    F = factor_of_products(Y.T @ Y)
+    assert_allclose(F.T @ F / units[:, None] / units, Y.T @ Y / units[:, None] / units, atol=1e-14)
+
+
+def test_rounding_beside_a_target_without_length_is_ignored():
+    """Of a target that features explain, rounding may leave products with others."""
+    G = np.array([[0.0, 3.0], [3.0, 4.0]])
+    F = factor_of_products(G)
+    assert_allclose(F.T @ F, np.diag([0.0, 4.0]), atol=1e-15)
