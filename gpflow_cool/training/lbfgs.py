@@ -10,7 +10,7 @@ import tensorflow as tf
 from gpflow.base import AnyNDArray
 
 from .model import Evaluation
-from .run import Outcome, Run
+from .run import Outcome, Run, restore, snapshot
 from .vector import ParameterVector
 
 LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
@@ -27,12 +27,19 @@ LONGEST_MOVE = 5.0
 """A search moves no logarithm by more than this, a factor of 150: beyond a valley of the loss there
 may be a plain where nothing leads back."""
 
+NEAR = 0.2
+"""Parameters whose logarithms differ by less lead to the same optimum."""
+
 Evaluate = Callable[[], Evaluation]
 """A function that evaluates the loss at the model's present parameters."""
 
 
 class RoundingReached(Exception):
     """A line search looks for a gain that is smaller than the rounding error of the loss."""
+
+
+class BestReached(Exception):
+    """Steps from another place have come near the best parameters."""
 
 
 class Point(NamedTuple):
@@ -179,15 +186,28 @@ def lbfgs(
 
 
 def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> None:
-    """A few steps of the same from the present parameters; only the run's best are kept of them."""
+    """
+    A few steps of the same from the present parameters, until they come near the run's best ones.
+    They are not recorded, but the run keeps the best parameters.
+    """
+    here = snapshot(run.state)
+    run.restore_best()
+    best = vector.numpy()
+    restore(run.state, here)
     search = LineSearch(vector, unit, run, evaluate)
+
+    def advance(x: AnyNDArray) -> None:
+        search.advance(x)
+        if np.max(np.abs(unit * x - best)) < NEAR:
+            raise BestReached
+
     limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 2 * steps}
-    with suppress(RoundingReached, *FAILURES):
+    with suppress(BestReached, RoundingReached, *FAILURES):
         scipy.optimize.minimize(
             search,
             vector.numpy() / unit,
             jac=True,
             method="L-BFGS-B",
-            callback=search.advance,
+            callback=advance,
             options={**LBFGS_OPTIONS, **limits},
         )

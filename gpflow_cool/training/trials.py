@@ -37,14 +37,14 @@ MOST_ALONE = 16
 LONG_PERIOD = 1e4
 """Times half the median distance: a period that the data do not see."""
 
-PERIODS, WITHIN_PERIOD = (0.5, 1.0, 2.0, 4.0), 0.5
-"""Times half the median distance: periods that are tried, and the lengthscale with them, in units
-of the sine."""
+PERIODS, WITHIN_PERIOD = (0.5, 1.0, 2.0, 4.0), (0.5, 100.0)
+"""Times half the median distance: periods that are tried, and the lengthscales with them, in units
+of the sine. With the longer one there is a constant and one wave."""
 
 FEW_ROWS = 50
 """Up to so many rows it is tried after every fit."""
 
-EXPLORED_ROWS, FEW_STEPS = 25, 5
+EXPLORED_ROWS, FEW_STEPS = 25, 10
 """Up to so many rows L-BFGS takes so many steps from whatever is tried."""
 
 BESIDE = 100.0
@@ -165,14 +165,16 @@ def other_periods(
         and part.period.trainable
         and id(part.base_kernel.lengthscales) in moved
     ]
-    for long, factor in [*product([True], ladder), *product([False], PERIODS)] if periodic else ():
-        changes = {key: (p, factor * value if long else value) for key, (p, value) in moved.items()}
+    tried = [(LONG_PERIOD, factor) for factor in ladder] + [*product(PERIODS, WITHIN_PERIOD)]
+    for times, factor in tried if periodic else ():
+        is_long = times == LONG_PERIOD
+        changes = {key: (p, factor * v if is_long else v) for key, (p, v) in moved.items()}
         for part in periodic:
             key = id(part.base_kernel.lengthscales)
-            period = (LONG_PERIOD if long else factor) * half_distances[key]
+            period = times * half_distances[key]
             changes[id(part.period)] = part.period, np.full(part.period.shape, period)
             lengthscale, value = changes[key]
-            inside = value * (np.pi / period) if long else np.full_like(value, WITHIN_PERIOD)
+            inside = value * (np.pi / period) if is_long else np.full_like(value, factor)
             changes[key] = lengthscale, inside
         parameters, values = zip(*changes.values(), strict=True)
         yield list(parameters), list(values)

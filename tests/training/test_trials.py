@@ -66,10 +66,11 @@ def test_a_periodic_kernel_with_a_long_period_is_its_base(rng):
         assign_all(parameters, values)
         base = gpflow.kernels.Matern52(lengthscales=factor * half_median_distance(X))
         assert_allclose(model.kernel(X), base(X), atol=1e-6)
-    for factor, (parameters, values) in zip((0.5, 1.0, 2.0, 4.0), periods, strict=True):
+    pairs = [(period, inside) for period in (0.5, 1.0, 2.0, 4.0) for inside in (0.5, 100.0)]
+    for (factor, inside), (parameters, values) in zip(pairs, periods, strict=True):
         assign_all(parameters, values)
         period = factor * half_median_distance(X)
-        base = gpflow.kernels.Matern52(lengthscales=0.5)
+        base = gpflow.kernels.Matern52(lengthscales=inside)
         expected = base(np.zeros((1, 1)), np.sin(np.pi * (X - X[0]) / period))
         assert_allclose(model.kernel(X)[0], expected[0])
 
