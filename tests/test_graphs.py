@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import gpflow
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 from numpy.testing import assert_allclose
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.framework import ops
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
@@ -40,6 +42,40 @@ def test_a_compiled_function_computes_the_same():
     x = tf.constant([1.0, 2.0], tf.float64)
     for actual, expected in zip(compiled(compute, x)(x), compute(x), strict=True):
         assert_allclose(actual, expected, rtol=1e-12)
+
+
+class Watching(gpflow.mean_functions.Zero):
+    """A mean function that sees whether AutoGraph converts what it is called by."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __call__(self, X):
+        self.seen.append(ag_ctx.control_status_ctx().status)
+        return super().__call__(X)
+
+
+def test_autograph_leaves_predictions_and_losses_alone(rng):
+    """Converting takes seconds, and there is nothing to convert."""
+    X, Y, mean = rng.normal(size=(6, 1)), rng.normal(size=(6, 2)), Watching()
+    model = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential(), mean)
+    data = tf.constant(X), tf.constant(Y)
+    calls = {
+        "predict_f": data[:1],
+        "predict_y": data[:1],
+        "predict_log_density": [data],
+        "predict_f_samples": data[:1],
+        "training_loss": [],
+        "log_marginal_likelihood": [],
+    }
+    for name, arguments in calls.items():
+        method = getattr(model, name)
+        mean.seen.clear()
+        graph = tf.function(method)(*arguments)
+        assert set(mean.seen) == {ag_ctx.Status.DISABLED}, name
+        if name != "predict_f_samples":
+            tf.nest.map_structure(partial(assert_allclose, rtol=1e-9), graph, method(*arguments))
 
 
 @pytest.mark.slow

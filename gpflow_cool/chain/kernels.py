@@ -137,7 +137,8 @@ def covariance_at(kernel: IsotropicStationary, r2: TensorType) -> tf.Tensor:
     take :math:`\alpha` to a million.
     """
     if type(kernel) is RationalQuadratic:
-        return kernel.variance * tf.exp(-kernel.alpha * tf.math.log1p(0.5 * r2 / kernel.alpha))
+        logs = tf.math.log1p(0.5 * r2 / kernel.alpha)
+        return kernel.variance * tf.exp(-tf.math.multiply_no_nan(logs, kernel.alpha))  # alpha = 0
     return kernel.K_r2(r2)
 
 

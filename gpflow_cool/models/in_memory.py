@@ -86,7 +86,6 @@ class InMemoryModel(MultitaskModel):
     def completions(self) -> tf.Variable | None:
         return None if self._completed is None else self._completed.variable
 
-    @unconverted
     def training_loss(self) -> tf.Tensor:
         """
         The objective, negated, and without the prior's density.
@@ -96,6 +95,10 @@ class InMemoryModel(MultitaskModel):
         """
         self._warn_of_loop()
         return super().training_loss()
+
+    @unconverted
+    def _training_loss(self) -> tf.Tensor:
+        return super()._training_loss()
 
     def training_loss_closure(self, *, compile: bool = True) -> Callable[[], tf.Tensor]:
         self._warn_of_loop()

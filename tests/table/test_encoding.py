@@ -230,7 +230,7 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
 
 def test_rows_with_gaps_are_left_out():
     complete = FRAME["x"].notna()
-    with pytest.warns(UserWarning, match="Beware: the noise, sigma2, of a is at its lower bound"):
+    with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
         fitted = CoolMTGPRegressor("se", ard=False, missing_inputs="drop").fit(FRAME, TARGETS)
         expected = CoolMTGPRegressor("se", ard=False).fit(FRAME[complete], TARGETS[complete])
     assert_allclose(fitted.predict(FRAME[:3]), expected.predict(FRAME[:3]), rtol=1e-5)
