@@ -14,6 +14,7 @@ Among old objects Python searches when a quarter of all are new, which takes hun
 Python a graph is a few objects, and their memory is TensorFlow's. We ask for it earlier.
 """
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,10 +25,9 @@ import tensorflow_probability as tfp
 from tensorflow.python.framework import ops  # the only home of the registry of gradients
 
 unconverted = tf.autograph.experimental.do_not_convert
-"""
-For what users wrap in `tf.function`. None of our code has loops or branches for AutoGraph to
-convert, and it takes seconds to find that out.
-"""
+"""For code of ours: it has no branches for AutoGraph to convert, and to look for them is slow."""
+
+KNOWN_PACKAGES = ("gpflow", "gpflow_cool", "tensorflow", "tensorflow_probability")
 
 MORE_GRAPHS = 16
 """So many more graphs than after the last search for cycles cause another, of some 0.3 seconds."""
@@ -50,6 +50,27 @@ class Graphs:
 
 
 GRAPHS = Graphs()
+
+
+def unconverted_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    A method of a model or a posterior that users wrap in `tf.function`, which AutoGraph leaves
+    alone; unless the kernel or the mean function is a user's own, and may branch on tensors.
+    """
+    plain = unconverted(method)
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = plain if all(map(is_known, (self.kernel, self.mean_function))) else method
+        return chosen(self, *args, **kwargs)
+
+    return call
+
+
+def is_known(module: Any) -> bool:
+    """Whether all of a kernel or a mean function comes from packages that we know."""
+    parts = (module, *getattr(module, "submodules", ()))
+    return all(type(part).__module__.split(".")[0] in KNOWN_PACKAGES for part in parts)
 
 
 def compiled(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:

@@ -1,9 +1,10 @@
 """
 Factorisations, for every layer above.
 
-Jitter is added in one place, :func:`cholesky_with_jitter`. There are two other guards: eigenvalues
-of a covariance matrix are clipped at zero in :func:`eigh`, and :func:`inverse_root` leaves out
-directions in which it is zero to rounding.
+Jitter is added in one place, :func:`cholesky_with_jitter`. There are other guards: eigenvalues of a
+covariance matrix are clipped at zero in :func:`eigh`, :func:`inverse_root` leaves out directions in
+which it is zero to rounding, and where rounding alone leaves no Cholesky factor, it is added to the
+diagonal (:func:`cholesky_beyond_rounding`).
 """
 
 import functools
@@ -284,45 +285,49 @@ def cholesky_with_jitter(
     limits = np.finfo(S.dtype.as_numpy_dtype)
     jitter = tf.cast(relative, S.dtype) * tf.reduce_mean(diagonal, axis=-1, keepdims=True)
     jitter = tf.maximum(jitter, limits.tiny)  # S may be zero
-    if prior is not None:
-        rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
-        jitter = tf.maximum(jitter, rounding * tf.cast(prior, S.dtype)[..., None])
     if prior is None:
         return tf.linalg.cholesky(tf.linalg.set_diag(S, diagonal + jitter))
-    # priors that are far apart round more
-    return first_cholesky(S, *(diagonal + times * jitter for times in (1.0, 1e3, 1e6)))
+    rounding = 4.0 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
+    rounding = rounding * tf.cast(prior, S.dtype)[..., None]
+    least = tf.maximum(jitter, rounding)
+    more = 1e3 * least  # priors that are far apart round more
+    return first_cholesky(S, *(diagonal + part for part in (least, more, 1e6 * rounding + more)))
 
 
 def first_cholesky(S: TensorType, *diagonals: TensorType) -> tf.Tensor:
-    """The Cholesky factor of S with the first of some diagonals that gives one, else the last."""
-    first, *others = diagonals
-    L = tf.linalg.cholesky(tf.linalg.set_diag(S, first))
-    if not others:
+    """
+    The Cholesky factor of S with another diagonal: for each matrix the first one that gives a
+    factor, else the last. In a graph this takes two factorisations, as the gradient must not see
+    one that failed.
+    """
+    L = tf.linalg.cholesky(tf.linalg.set_diag(S, diagonals[0]))
+    found = tf.reduce_all(tf.math.is_finite(L), axis=[-2, -1])
+    if tf.executing_eagerly() and bool(tf.reduce_all(found)):
         return L
-    found = tf.reduce_all(tf.math.is_finite(L))
-    return tf.cond(found, lambda: L, lambda: first_cholesky(S, *others))
+    chosen = tf.where(found[..., None], diagonals[0], diagonals[1])
+    if len(diagonals) == 2:
+        return tf.linalg.cholesky(tf.linalg.set_diag(S, chosen))
+    return tf.cond(
+        tf.reduce_all(found),
+        lambda: tf.linalg.cholesky(tf.linalg.set_diag(S, chosen)),
+        lambda: first_cholesky(S, chosen, *diagonals[2:]),
+    )
 
 
 @check_shapes("S: [batch..., M, M]", "prior: [batch..., M]", "return: [batch..., M, M]")
 def cholesky_beyond_rounding(S: TensorType, prior: TensorType | None = None) -> tf.Tensor:
     """
     Cholesky factor of a covariance matrix; of one with a little more on its diagonal where there is
-    none, since rounding has its smallest eigenvalue. In a graph this takes two factorisations: the
-    gradient must not see the first one.
+    none, since rounding has its smallest eigenvalue.
 
     :param prior: Variances before data were seen, if S is a difference from them.
     """
     S = tf.convert_to_tensor(S)
-    L = tf.linalg.cholesky(S)
-    found = tf.reduce_all(tf.math.is_finite(L), axis=[-2, -1], keepdims=True)
-    if tf.executing_eagerly() and bool(tf.reduce_all(found)):
-        return L
     limits, diagonal = np.finfo(S.dtype.as_numpy_dtype), tf.linalg.diag_part(S)
     rounding = 1e4 * limits.eps * tf.cast(tf.shape(S)[-1], S.dtype)
     rounding = tf.minimum(rounding, tf.cast(MOST_ROUNDING, S.dtype))
     size = diagonal if prior is None else tf.maximum(diagonal, prior)
-    more = tf.linalg.set_diag(S, diagonal + rounding * size)
-    return tf.linalg.cholesky(tf.where(found, S, more))
+    return first_cholesky(S, diagonal, diagonal + rounding * size)
 
 
 @check_shapes("S: [batch..., T, T]", "return: [batch..., T, T]")

@@ -9,8 +9,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import matplotlib
 import numpy as np
 import pytest
+from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")
+
+WHOLE = {"integration", "properties", "table", "selection", "report"}
+"""
+Folders whose tests call whole fits. Shapes are not checked there: tests of what they call do that,
+and it takes a fifth of the time.
+"""
 
 
 @pytest.fixture
@@ -39,3 +46,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"integration", "properties"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Run a test with its fixtures; those of whole fits without checks of shapes."""
+    if WHOLE & set(item.path.parts):
+        with disable_check_shapes():
+            return (yield)
+    return (yield)

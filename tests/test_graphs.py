@@ -56,6 +56,9 @@ class Watching(gpflow.mean_functions.Zero):
         return super().__call__(X)
 
 
+Watching.__module__ = "gpflow.mean_functions"  # one of a user's own would be converted
+
+
 def test_autograph_leaves_predictions_and_losses_alone(rng):
     """Converting takes seconds, and there is nothing to convert."""
     X, Y, mean = rng.normal(size=(6, 1)), rng.normal(size=(6, 2)), Watching()
@@ -161,3 +164,20 @@ def test_numbers_are_kept(rng):
         loss = model.training_loss()
     gradients = tape.gradient(loss, model.trainable_variables)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+class Branching(gpflow.kernels.SquaredExponential):
+    """A user's kernel that leaves a branch to AutoGraph."""
+
+    def K_r2(self, r2):
+        if tf.reduce_max(r2) > 1e3:
+            r2 = tf.minimum(r2, 1e3)
+        return super().K_r2(r2)
+
+
+def test_autograph_converts_kernels_of_a_users_own(rng):
+    X, Y = rng.normal(size=(6, 1)), rng.normal(size=(6, 2))
+    model, plain = (CoolMTGP((X, Y), k()) for k in (Branching, gpflow.kernels.SquaredExponential))
+    graph = tf.function(model.predict_f)(tf.constant(X))
+    tf.nest.map_structure(partial(assert_allclose, rtol=1e-9), graph, plain.predict_f(X))
+    assert_allclose(tf.function(model.training_loss)(), plain.training_loss(), rtol=1e-9)

@@ -166,10 +166,22 @@ def test_cholesky_with_jitter_where_rounding_of_the_prior_is_all_there_is():
     for size, jitter in [
         (-10.0, 16.0),
         (-60.0, 16e3),
-        (-2e4, 16e6),
+        (-2e4, 16e6 + 16e3),
     ]:  # in units of the prior's rounding
         L = linalg.cholesky_with_jitter(tf.constant(size * unit), prior=tf.constant(1.0))
         assert_close(L.numpy() ** 2, (size + jitter) * unit, rtol=1e-12)
+
+
+@pytest.mark.parametrize("compiler", [lambda f: f, tf.function], ids=["eager", "graph"])
+def test_a_covariance_without_a_factor_leaves_the_others_of_its_batch_alone(compiler):
+    good, bad = np.array([[1.0, 0.5], [0.5, 1.0]]), np.diag([1e-9, -1e-9])
+    with tf.GradientTape() as tape:
+        S = tf.Variable(np.stack([good, bad]))
+        L = compiler(linalg.cholesky_with_jitter)(S, prior=tf.ones(2, tf.float64))
+        total = tf.reduce_sum(L)
+    assert_close(L[0] @ tf.transpose(L[0]), good + 1e-6 * np.eye(2), rtol=1e-12)
+    assert_allclose(L[1] @ tf.transpose(L[1]), bad, atol=1e-6)
+    assert np.isfinite(tape.gradient(total, S)).all()
 
 
 def test_sample_gaussian_has_the_moments(rng):

@@ -137,8 +137,9 @@ def covariance_at(kernel: IsotropicStationary, r2: TensorType) -> tf.Tensor:
     take :math:`\alpha` to a million.
     """
     if type(kernel) is RationalQuadratic:
-        logs = tf.math.log1p(0.5 * r2 / kernel.alpha)
-        return kernel.variance * tf.exp(-tf.math.multiply_no_nan(logs, kernel.alpha))  # alpha = 0
+        alpha = tf.convert_to_tensor(kernel.alpha)
+        alpha = tf.maximum(alpha, np.finfo(alpha.dtype.as_numpy_dtype).eps ** 2)  # may be 0
+        return kernel.variance * tf.exp(-alpha * tf.math.log1p(0.5 * r2 / alpha))
     return kernel.K_r2(r2)
 
 

@@ -11,7 +11,7 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 
 from ..graphs import unconverted
-from ..linalg import first_cholesky, has_gpu
+from ..linalg import has_gpu
 from .eigenbasis import leave_eigenbasis
 from .likelihood import (
     block_contrasts,
@@ -135,7 +135,11 @@ def task_factor(K: tf.Tensor, b: tf.Tensor, sigma2: tf.Tensor) -> tf.Tensor:
     """
     diagonal = b * tf.linalg.diag_part(K)
     rounding = np.finfo(K.dtype.as_numpy_dtype).eps * tf.cast(tf.shape(K)[0], K.dtype) * diagonal
-    return first_cholesky(b * K, diagonal + sigma2, diagonal + sigma2 + rounding)
+    S = tf.linalg.set_diag(b * K, diagonal + sigma2)
+    L = tf.linalg.cholesky(S)
+    more = tf.linalg.set_diag(S, diagonal + sigma2 + rounding)
+    found = tf.reduce_all(tf.math.is_finite(L))
+    return tf.cond(found, lambda: L, lambda: tf.linalg.cholesky(more))  # no gradient passes here
 
 
 def choose_engine(num_tasks: int) -> str:

@@ -15,7 +15,7 @@ from gpflow.base import MeanAndVariance, TensorType
 
 from .. import checks
 from ..gaussian import Seed, drawn_seed, log_density_of_layout
-from ..graphs import unconverted
+from ..graphs import unconverted_method
 from .exceedance import WAYS, Exceedance, above, checked_limits, exceedance
 from .functions import SampledFunctions
 from .kronecker import condition_on_known
@@ -111,7 +111,7 @@ class JointPosterior(SolvedPosterior[Solution]):
     ) -> MeanAndVariance:
         return self._moments(self._from_cache(cache), Xnew, full_cov, full_output_cov)
 
-    @unconverted
+    @unconverted_method
     @check_shapes(
         "Xnew: [batch..., N, D]",
         "return[0]: [outcomes..., batch..., N, P]",
@@ -126,7 +126,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         """Mean and (co)variance of the functions, mean function included."""
         return self._predict(Xnew, full_cov, full_output_cov, noise=False)
 
-    @unconverted
+    @unconverted_method
     @check_shapes(
         "Xnew: [batch..., N, D]",
         "return[0]: [outcomes..., batch..., N, P]",
@@ -149,7 +149,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         mean, cov = self._moments(self.solution(), Xnew, full_cov, full_output_cov, noise=noise)
         return self._add_mean_function(Xnew, mean), cov
 
-    @unconverted
+    @unconverted_method
     @check_shapes("Xnew: [batch..., M, D]", "return: [outcomes..., batch..., M, T]")
     def predict_mean(self, Xnew: TensorType) -> tf.Tensor:
         """Means of the functions, as those of :meth:`predict_f`, without the cost of variances."""
@@ -160,7 +160,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         """[outcomes..., batch..., M, T], without mean function."""
         return self._moments(solution, Xnew, False, False)[0]
 
-    @unconverted
+    @unconverted_method
     @check_shapes(
         "Xnew: [batch..., M, D]",
         "Ynew: [batch..., M, T]",
@@ -202,7 +202,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         prior = tf.zeros_like(mean) + kernel * tf.cast(tf.linalg.diag_part(C), mean.dtype)
         return log_density_of_layout(Ynew - mean, S, full_cov, full_output_cov, prior)
 
-    @unconverted
+    @unconverted_method
     @check_shapes("Xnew: [batch..., M, D]", "return: [outcomes..., batch..., S, M, T]")
     def predict_samples(
         self,
@@ -247,7 +247,7 @@ class JointPosterior(SolvedPosterior[Solution]):
         kernel = tf.reduce_mean(self.kernel(Xnew, full_cov=False), axis=-1, keepdims=True)
         return tf.zeros_like(mean[..., 0, :]) + kernel * tf.cast(tasks, mean.dtype)
 
-    @unconverted
+    @unconverted_method
     @check_shapes(
         "Xnew: [batch..., M, D]",
         "Ynew: [batch..., M, T]",

@@ -14,8 +14,8 @@ from typing_extensions import Self
 
 from .. import checks
 from ..chain.products import Eigenvectors
-from ..chain.spectrum import EPSILON, Spectrum
-from ..graphs import unconverted
+from ..chain.spectrum import Spectrum
+from ..graphs import unconverted_method
 from ..joint.base_posterior import JointPosterior
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
@@ -73,10 +73,11 @@ class MultitaskModel(Saveable, TrainableModel):
     def joint_solution(self) -> JointSolution:
         """Solve the joint model at the present parameters and data, of which none is missing."""
         U, spectrum = self.spectral()
-        unit = 0.0 if self.features is not None else EPSILON * tf.reduce_max(spectrum.lam)
+        is_exact = self.features is None
+        unit = spectrum.precision * tf.reduce_max(spectrum.lam) if is_exact else 0.0
         return solve_joint(U, spectrum, self.joint_basis(spectrum), unit=unit)
 
-    @unconverted
+    @unconverted_method
     @check_shapes("return: []")
     def log_marginal_likelihood(self) -> tf.Tensor:
         """
@@ -154,7 +155,7 @@ class MultitaskModel(Saveable, TrainableModel):
     def _inputs(self, Xnew: Any) -> tf.Tensor:
         return checks.inputs(Xnew, self._num_inputs, self.dtype)
 
-    @unconverted
+    @unconverted_method
     def predict_f(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -172,7 +173,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """Mean [M, T] and joint covariance [M, T, M, T] of the functions at `Xnew`."""
         return self.predict_f(Xnew, full_cov=True, full_output_cov=True)
 
-    @unconverted
+    @unconverted_method
     def predict_y(
         self, Xnew: InputData, full_cov: bool = False, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -183,7 +184,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._uncached().predict_y(self._inputs(Xnew), full_cov, full_output_cov)
 
-    @unconverted
+    @unconverted_method
     def predict_log_density(
         self, data: RegressionData, full_cov: bool = False, full_output_cov: bool = False
     ) -> tf.Tensor:
@@ -198,7 +199,7 @@ class MultitaskModel(Saveable, TrainableModel):
         Xnew, Ynew = checks.scored_data(data, self._num_inputs, self.num_tasks, self.dtype)
         return self._uncached().predict_log_density(Xnew, Ynew, full_cov, full_output_cov)
 
-    @unconverted
+    @unconverted_method
     def predict_f_samples(
         self,
         Xnew: InputData,
@@ -216,7 +217,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._samples(Xnew, num_samples, full_cov, full_output_cov, noise=False)
 
-    @unconverted
+    @unconverted_method
     def predict_y_samples(
         self,
         Xnew: InputData,
@@ -242,7 +243,7 @@ class MultitaskModel(Saveable, TrainableModel):
         )
         return samples[..., 0, :, :] if num_samples is None else samples
 
-    @unconverted
+    @unconverted_method
     def predict_f_given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool = False
     ) -> MeanAndVariance:
@@ -255,7 +256,7 @@ class MultitaskModel(Saveable, TrainableModel):
         """
         return self._given(Xnew, Ynew, full_output_cov, noise=False)
 
-    @unconverted
+    @unconverted_method
     def predict_y_given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool = False
     ) -> MeanAndVariance:

@@ -20,7 +20,7 @@ from ..chain.products import Eigenvectors, KernelMatrix, decompose
 from ..chain.spectrum import Spectrum, exact_spectrum
 from ..chain.starting import chain_start, mean_kernel_diagonal, task_scales
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
-from ..graphs import unconverted
+from ..graphs import unconverted_method
 from ..grid.axes import Grid
 from ..grid.kernels import KernelOnGrid, grid_that_pays, kernel_on_grid
 from ..grid.posterior import GridPosterior
@@ -96,7 +96,7 @@ class InMemoryModel(MultitaskModel):
         self._warn_of_loop()
         return super().training_loss()
 
-    @unconverted
+    @unconverted_method
     def _training_loss(self) -> tf.Tensor:
         return super()._training_loss()
 
@@ -240,7 +240,7 @@ class InMemoryModel(MultitaskModel):
         """The joint model given the observed targets."""
         return solve_observed(self.observed_system(), self.centred_targets())
 
-    @unconverted
+    @unconverted_method
     def log_marginal_likelihood(self) -> tf.Tensor:
         if self.observed is None:
             return super().log_marginal_likelihood()

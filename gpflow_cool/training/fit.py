@@ -256,6 +256,8 @@ def attempt(
             descend = optimizer.descend if few else None
             if left > 0 and try_others(run, centre, anew, descend, no_signal=noise):
                 return optimizer.minimise(run, left, optimizer.evaluate)
+            if run.model.stop_training:
+                raise TrainingStopped("stopped by Ctrl-C while other parameters were tried")
         return outcome
     except TrainingStopped as stop:
         return Outcome(False, str(stop))

@@ -198,7 +198,8 @@ def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate
 
     def advance(x: AnyNDArray) -> None:
         search.advance(x)
-        if np.max(np.abs(unit * x - best)) < NEAR:
+        distances = np.abs(unit * x - best)[vector.is_logarithm]
+        if distances.size and np.max(distances) < NEAR:
             raise BestReached
 
     limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 2 * steps}

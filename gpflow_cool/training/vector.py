@@ -40,7 +40,10 @@ def is_softplus(parameter: Parameter) -> bool:
     more than the rest of an evaluation with few rows.
     """
     transform: Any = parameter.transform
-    return type(transform) is tfp.bijectors.Softplus and transform.hinge_softness is None
+    options = ("hinge_softness", "low")
+    return type(transform) is tfp.bijectors.Softplus and all(
+        getattr(transform, name) is None for name in options
+    )
 
 
 def assign(parameter: Parameter, value: AnyNDArray) -> None:

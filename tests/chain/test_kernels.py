@@ -17,6 +17,7 @@ from gpflow_cool import (
     choose_inducing_points,
 )
 from gpflow_cool.chain.kernels import (
+    covariance_at,
     is_translation_invariant,
     kernel_matrix,
     shifted_kernel,
@@ -225,6 +226,20 @@ def test_squared_distances_where_a_graph_knows_no_shape(rng):
         squared_distances, input_signature=[tf.TensorSpec([None, None], tf.float64)]
     )
     np.testing.assert_allclose(graph(X), np.square(X - X.T), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [tf.float64, tf.float32])
+def test_a_rational_quadratic_kernel_whose_alpha_has_underflowed_is_constant(dtype):
+    kernel = k.RationalQuadratic()
+    kernel.alpha = gpflow.Parameter(1.0, transform=gpflow.utilities.positive(), dtype=dtype)
+    kernel.variance = gpflow.Parameter(1.0, dtype=dtype)
+    kernel.alpha.unconstrained_variable.assign(-1000.0)
+    with tf.GradientTape() as tape:
+        r2 = tf.Variable([0.0, 0.5, 1e4], dtype=dtype)
+        values = covariance_at(kernel, r2)
+    gradients = tape.gradient(values, [r2, kernel.alpha.unconstrained_variable])
+    np.testing.assert_allclose(values, 1.0, rtol=1e-5)
+    assert all(np.isfinite(part).all() for part in gradients)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1e6, 1e12])

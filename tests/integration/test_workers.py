@@ -156,7 +156,7 @@ def example():
 def test_a_worker_dies_the_other_says_so_and_a_restart_goes_on_as_one_worker_would(
     tmp_path, example
 ):
-    example.write_data(tmp_path, 200_000)
+    example.write_data(tmp_path, 50_000)
     checkpoint = tmp_path / "checkpoint.npz"
     addresses = [f"127.0.0.1:{port}" for port in example.free_ports(2)]
     workers = [start_worker(index, addresses, tmp_path) for index in range(2)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from patterns import PATTERNS, random_joint
 from problems import (
     CASES,
@@ -342,3 +343,20 @@ def test_samples_have_the_moments_of_the_posterior(rng, flags, noise):
     tf.random.set_seed(3)
     batch = sample(np.stack([j.Xnew, j.Xnew]), 4000, *flags).numpy()
     assert_moments(batch[1].reshape(4000, -1), mean.ravel(), (cov * keep).reshape(6, 6))
+
+
+def test_copies_of_rows_in_float32_where_noise_is_below_rounding():
+    """Six rows three times each: the same as six rows with a third of the noise, in float64."""
+    X = np.repeat(np.linspace(0.0, 1.0, 6)[:, None], 3, axis=0).astype(np.float32)
+    Xnew = np.array([[0.1], [0.2], [0.55], [3.0]], np.float32)
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        kernel = gpflow.kernels.Matern12(lengthscales=np.float32(0.4))
+        model = CoolMTGP((X, np.sin(5 * X)), kernel, b=np.ones(1, np.float32))
+        tiny = gpflow.utilities.positive()
+        model.sigma2 = gpflow.Parameter(np.full(1, 1e-14, np.float32), transform=tiny)
+        mean, variance = model.predict_f(Xnew)
+    rows, new = X[::3].astype(float), Xnew.astype(float)
+    K, Ks = (np.exp(-np.abs(rows - other.T) / 0.4) for other in (rows, new))
+    weights = np.linalg.solve(K + 1e-14 / 3 * np.eye(6), Ks)
+    assert_allclose(mean[:, 0], weights.T @ np.sin(5 * rows[:, 0]), atol=2e-5)
+    assert_allclose(variance[:, 0], 1.0 - np.sum(Ks * weights, axis=0), atol=2e-5)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gpflow
 import numpy as np
 import tensorflow as tf
 
@@ -180,7 +181,8 @@ def twin(fitted: Fitted, X: np.ndarray, Y: np.ndarray) -> Any:
             options = {"learning": model.learning, "engine": model.engine}
             other = CoolMTGP((X, Y), model.kernel, **options)
         else:
-            other = type(model).at(model, fitted.C, fitted.Sigma)
+            # A copy: a model that is made of C and Sigma has them lifted from zero.
+            other = gpflow.utilities.deepcopy(model)
             other.data = (tf.constant(X), tf.constant(Y))
             return other
     other.b.unconstrained_variable.assign(model.b.unconstrained_variable)

@@ -124,6 +124,19 @@ def test_interrupt_stops_after_the_step_and_keeps_the_best(data, optimizer):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_while_others_are_tried_is_told(data, monkeypatch):
+    def interrupting(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        return iter(())
+
+    monkeypatch.setattr("gpflow_cool.training.trials.other_lengthscales", interrupting)
+    model = make([part[:20] for part in data])
+    history = model.fit(restarts=2, verbose=0)
+    assert history.message == "stopped by Ctrl-C while other parameters were tried"
+    assert history.interrupted and not history.converged and len(history.attempts) == 1
+    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "options, text",
     [

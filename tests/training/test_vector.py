@@ -35,6 +35,7 @@ PARAMETERS = {
     "softplus_scalar": lambda: Parameter(0.8, transform=positive()),
     "softplus_vector": lambda: Parameter([0.1, 2.0, 30.0], transform=positive()),
     "shifted": lambda: Parameter([1.1, 1.7], transform=positive(lower=1.0)),
+    "softplus_low": lambda: Parameter([0.5, 2.0], transform=tfb.Softplus(low=np.float64(0.1))),
     "noise_floor": noise_floor,
     "exp": lambda: Parameter([[0.4, 3.0], [1.0, 0.01]], transform=tfb.Exp()),
     "identity": lambda: Parameter([-2.0, 0.0, 5.0]),
@@ -48,6 +49,7 @@ BOUNDS = {
     "softplus_scalar": 0.0,
     "softplus_vector": np.zeros(3),
     "shifted": np.ones(2),
+    "softplus_low": np.full(2, 0.1),
     "noise_floor": np.array([1e-4, 0.3]),
     "exp": np.zeros((2, 2)),
 }
@@ -90,7 +92,7 @@ def test_round_trip(rng, logarithms):
     vector = ParameterVector(parameters, logarithms=logarithms)
     before = [p.numpy() for p in parameters]
     x = vector.numpy()
-    assert x.shape == (vector.size,) and vector.size == 1 + 3 + 2 + 2 + 4 + 3 + 2 + 3 + 3 + 1
+    assert x.shape == (vector.size,) and vector.size == 1 + 3 + 2 + 2 + 2 + 4 + 3 + 2 + 3 + 3 + 1
     vector.assign(x)
     for p, value in zip(parameters, before, strict=True):
         assert_allclose(p, value, rtol=1e-12, atol=1e-15)
