@@ -30,7 +30,7 @@ from .tables import TrainingTable
 EPILOG = """
 \b
 Examples:
-  gpflow-cool fit data.csv --targets heat,cold --ard --out model
+  gpflow-cool fit data.csv --targets heat,cold --out model
   gpflow-cool fit folder/*.parquet --targets heat,cold --out model
   gpflow-cool predict model new.csv --out predictions.csv --cov
   gpflow-cool impute data.csv --targets heat,cold --out completed.csv

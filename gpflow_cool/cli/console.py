@@ -286,7 +286,7 @@ training_settings = add(
         "--ard/--no-ard",
         default=None,
         help="Free lengthscales, one per input, or a single one. By default one per input, pulled"
-        " towards a common one.",
+        " towards a common one; with --kernel auto only where that pays.",
     ),
     click.option(
         "--learning",

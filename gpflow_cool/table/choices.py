@@ -155,7 +155,7 @@ def check_ard(kernel: Any, ard: Any) -> None:
     if isinstance(kernel, str) and kernel == AUTO and is_free(ard):
         raise ValueError(
             "ard=True does not go with kernel='auto': free lengthscales overfit, and leave-one-out"
-            " cannot see it. Use ard='shrunk', or name a kernel."
+            " cannot see it. Name a kernel (--kernel se), or use ard='shrunk' (leave --ard out)."
         )
 
 

@@ -229,8 +229,8 @@ def check_categories(name: str, labels: Sequence[str], num_rows: int) -> None:
 def gap_sentence(gaps: NDArray[np.bool_], name: str, place: Place) -> str:
     """Where a cell of an input is empty."""
     rows = np.flatnonzero(gaps)
-    more = f" ({len(rows)} such cells in the column)" if len(rows) > 1 else ""
-    return f"{place(int(rows[0]), name)}: the cell is empty{more} (NaN)."
+    more = f"{len(rows)} such cells in the column" if len(rows) > 1 else "NaN"
+    return f"{place(int(rows[0]), name)}: the cell is empty ({more})."
 
 
 def gap_message(gaps: NDArray[np.bool_], name: str, place: Place) -> str:

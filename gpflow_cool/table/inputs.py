@@ -55,10 +55,12 @@ def refuse_gaps(X: Any) -> None:
     values = np.asarray(X) if hasattr(X, "dtype") or hasattr(X, "columns") else np.zeros(0)
     if values.dtype.kind != "f" or values.ndim != 2 or not np.isnan(values).any():
         return
-    row, column = np.argwhere(np.isnan(values))[0]
+    gaps = np.argwhere(np.isnan(values))
+    (row, column), count = gaps[0], len(gaps)
+    which = "the only gap" if count == 1 else f"one of {count} gaps"
     name = str(list(X.columns)[column] if hasattr(X, "columns") else column)
     raise ValueError(
-        f"{place_of(int(row), name)} is NaN, one of {np.isnan(values).sum()} gaps in the inputs:"
+        f"{place_of(int(row), name)} is NaN, {which} in the inputs:"
         ' pass missing_inputs="fill" to fill them with medians and flag them, or'
         ' missing_inputs="drop" to leave out their rows.'
     )
@@ -141,8 +143,8 @@ def refuse_weights(other: Mapping[str, Any]) -> None:
             return
         raise ValueError(
             "sample_weight is not supported: one noise covariance holds for all rows, which is what"
-            " makes the fit fast. Repeat a row that was measured several times, or leave out rows"
-            " that are not to count."
+            " makes the fit fast. Give every measurement a row of its own, with its own value, and"
+            " leave out rows that are not to count."
         )
     if other:
         raise TypeError(f"fit() does not take {next(iter(other))!r}.")
