@@ -225,6 +225,23 @@ def warn_of_scales(scales: AnyNDArray, *, stacklevel: int = 3) -> None:
         )
 
 
+def check_shared_scales(scales: AnyNDArray, dtype: np.dtype) -> None:
+    """
+    Refuse targets so far apart that a variance which they share leaves no digits for the smallest.
+
+    :param scales: [T], the tasks' variances.
+    """
+    ratio = float(np.sqrt(scales.max() / scales.min()))
+    most = float(np.finfo(dtype).eps ** -0.5)
+    if ratio > most:
+        raise ValueError(
+            f"The standard deviations of the targets differ by a factor of {ratio:.3g}, but a"
+            " low-rank C and noise of rank 0 have one variance for all tasks, and beyond"
+            f" {most:.2g} {np.dtype(dtype).name} has no digits for the smallest. Standardise Y, or"
+            ' use rank=None and noise_rank="full".'
+        )
+
+
 def chain_parameters(
     b: TensorData | None,
     sigma2: TensorData | None,

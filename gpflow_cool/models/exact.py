@@ -16,6 +16,7 @@ from ..chain.spectrum import Spectrum
 from ..chain.starting import (
     NOISE_FRACTION,
     check_offsets,
+    check_shared_scales,
     fix_kernel_scale,
     mean_kernel_diagonal,
     mean_squares,
@@ -104,6 +105,8 @@ class KroneckerMTGP(InMemoryModel):
         self.has_drawn = task_covariance is not None  # from C, not from independent processes
         if task_covariance is None:
             warn_of_scales(scales)
+            if rank or noise_rank == 0:
+                check_shared_scales(scales, residual.dtype)
             variance = mean_kernel_diagonal(kernel, self.data[0].numpy())
             task_covariance = signal_start(residual, scales) / variance
         C = check_covariance(task_covariance, "task_covariance", self.num_tasks)

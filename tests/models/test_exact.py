@@ -337,3 +337,15 @@ def test_identity_and_the_same_noise_equal_separate_gprs(rng):
         assert_close(mean[:, t : t + 1], expected_mean, rtol=1e-8)
         assert_close(cov[t], expected_cov[0], rtol=1e-8)
         assert_close(variance[:, t : t + 1], m.predict_y(p.Xnew)[1], rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:The standard deviations of the targets differ")
+@pytest.mark.parametrize("options", [{"rank": 1}, {"noise_rank": 0}, {"rank": 2, "noise_rank": 2}])
+def test_units_too_far_apart_for_a_shared_variance_are_refused(rng, options):
+    X, Y = rng.normal(size=(6, 1)), rng.normal(size=(6, 3))
+    KroneckerMTGP((X, Y * [1.0, 1.0, 1e6]), SquaredExponential(), **options)
+    far = X, Y * [1.0, 1.0, 1e9]
+    with pytest.raises(ValueError, match="differ by a factor of .*e.09, but a low-rank C"):
+        KroneckerMTGP(far, SquaredExponential(), **options)
+    KroneckerMTGP(far, SquaredExponential())  # each task has its own variances here
+    KroneckerMTGP(far, SquaredExponential(), task_covariance=np.eye(3), **options)

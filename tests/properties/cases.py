@@ -181,11 +181,13 @@ def simpler_cases(case: Case, name: str) -> list[Case]:
 def may_be_refused(case: Case) -> bool:
     """
     Whether a message with advice is a right answer: targets a million deviations from zero and
-    more, of which no digits may be left, and a kernel that is not positive definite.
+    more, of which no digits may be left, units far apart where tasks share a variance, and a kernel
+    that is not positive definite.
     """
     is_standardised = case.model.startswith("estimator")
     no_kernel = case.kernel == "periodic_matern32" and case.D > 1
-    return no_kernel or (case.target_offset >= 1e6 and not is_standardised)
+    shares = case.model in ("std_mt", "sigma_mt") and case.target_scale != 1.0
+    return no_kernel or shares or (case.target_offset >= 1e6 and not is_standardised)
 
 
 # Data ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def warned(function, *arguments):
     return result, [warning for warning in caught if warning.category is UserWarning]
 
 
-LINE = np.linspace(0.0, 6.0, 24)[:, None]
+LINE = np.linspace(0.0, 6.0, 30)[:, None]
 NOISELESS = LINE, np.hstack([np.sin(LINE), np.cos(LINE)])
 AT_FLOOR = (
     "Beware: sigma2 of every task is at its lower bound: the model passes through all targets, and"
