@@ -42,10 +42,10 @@ PERIODS, WITHIN_PERIOD = (0.5, 1.0, 2.0, 4.0), (0.5, 100.0)
 of the sine. With the longer one there is a constant and one wave."""
 
 FEW_ROWS = 50
-"""Up to so many rows it is tried after every fit."""
+"""Up to so many rows, others are tried after every fit."""
 
 EXPLORED_ROWS, FEW_STEPS = 25, 10
-"""Up to so many rows L-BFGS takes so many steps from whatever is tried."""
+"""Up to 25 rows, L-BFGS takes ten steps from whatever is tried."""
 
 BESIDE = 100.0
 """How many times the variance of a term of a sum those have that are constant beside it, and of an
