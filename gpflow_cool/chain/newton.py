@@ -152,6 +152,13 @@ def solve_from(
     return solution(maximise(problems, box, evaluated(problems, box, starts), tolerance))
 
 
+def unsolved(problems: TaskProblems, parameters: AnyNDArray) -> InnerSolution:
+    """What there is at given b and sigma2, [T, 2], in place of the optimum of each task."""
+    tasks = np.arange(len(parameters))
+    terms = task_terms(problems, tasks, parameters)
+    return solution(Optima(Starts(tasks, np.log(parameters)), terms))
+
+
 def joined(one: Optima, other: Optima) -> Optima:
     """Both, in the order of the tasks."""
     pairs = zip((*one.starts, *one.terms), (*other.starts, *other.terms), strict=True)

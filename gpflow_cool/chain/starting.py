@@ -1,5 +1,5 @@
 """
-Starting values, lower bounds of the noise, and the scale that b shares with the kernel.
+Starting values and bounds of b and sigma2, and the scale that b shares with the kernel.
 
 b_t multiplies the kernel, so that only the product of b and the kernel's own variance matters.
 :func:`fix_kernel_scale` keeps the kernel's scale as it is given, and b is learnt.
@@ -26,6 +26,8 @@ from gpflow.utilities import positive
 from scipy.spatial.distance import pdist
 
 from .. import checks
+from .search import Box
+from .spectrum import Spectrum
 from .variation import is_constant
 
 NOISE_FRACTION = 0.1
@@ -39,6 +41,9 @@ magnify every error of C in that direction."""
 EXACT_NOISE_FLOOR = 1e-6
 """Smallest noise of the exact model in any direction, relative to the tasks' variances, or a tenth
 of what is given if that is less. Without noise in some direction its evidence has no maximum."""
+
+B_RANGE = 1e10
+"""Where b is solved for, it may go this far below and above its default."""
 
 MAX_ROWS_FOR_DISTANCES = 1000
 """The median distance is that of this many rows, drawn at random where there are more."""
@@ -265,3 +270,27 @@ def chain_parameters(
         Parameter(b, transform=positive(lower=0.0)),
         Parameter(sigma2, transform=noise_transform(sigma2, scales)),
     )
+
+
+def completion_scales(Y: AnyNDArray) -> AnyNDArray:
+    """[T], variances of the tasks, from Y [N, T] or completions of it, [S, N, T]."""
+    return task_scales(Y.reshape(-1, Y.shape[-1]))
+
+
+def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
+    """
+    Bounds of the inner problem: `B_RANGE` around the default, and above that where targets are far
+    from zero, and for b where one eigenvector has most of K's variance and another one explains the
+    targets.
+
+    :param scales: [T], the tasks' variances.
+    :param floor: [T], what sigma2 must stay above.
+    """
+    kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
+    b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
+    squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
+    power = np.maximum(scales, squares / spectrum.num_rows)
+    smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
+    lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
+    upper = B_RANGE * np.stack([power / smallest, sigma2 * (power / scales)], axis=1)
+    return Box(np.log(lower), np.log(upper))

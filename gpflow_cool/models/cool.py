@@ -16,6 +16,7 @@ from ..chain.recovery import average_over_orders, some_orders
 from ..chain.starting import (
     chain_parameters,
     check_offsets,
+    completion_scales,
     fix_kernel_scale,
     mean_kernel_diagonal,
     mean_squares,
@@ -27,7 +28,7 @@ from ..joint.missing import ObservedSystem, observed_system
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
 from ..saving.models import saveable
-from ..training.profiled import ProfiledChain, completion_scales
+from ..training.profiled import ProfiledChain
 from ..training.streamed import StreamedLoss
 from .chain import ChainModel
 from .exact import KroneckerMTGP

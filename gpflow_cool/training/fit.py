@@ -35,7 +35,7 @@ from .monte_carlo_em import (
 from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
-from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined
+from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, snapshot
 from .starts import choose_start, perturb, starting_points
 from .trials import EXPLORED_ROWS, FEW_ROWS, try_others
 
@@ -236,6 +236,7 @@ def attempt(
 ) -> Outcome:
     """Train once: from the present parameters, or in a restart from random ones."""
     anew = optimizer.evaluate_anew or optimizer.evaluate
+    start = snapshot(run.state)
     try:
         if optimizer.prepare is not None:
             optimizer.prepare()
@@ -251,10 +252,7 @@ def attempt(
         outcome = optimizer.minimise(run, steps, optimizer.evaluate)
         if run.restart == 0 and may_try_others(run, optimizer):
             left = steps - len(run.history.epoch)
-            noise = is_all_noise(run.model)
-            few = len(run.model.data[0].numpy()) <= EXPLORED_ROWS
-            descend = optimizer.descend if few else None
-            if left > 0 and try_others(run, centre, anew, descend, no_signal=noise):
+            if left > 0 and explore(run, optimizer, centre, start):
                 return optimizer.minimise(run, left, optimizer.evaluate)
             if run.model.stop_training:
                 raise TrainingStopped("stopped by Ctrl-C while other parameters were tried")
@@ -267,6 +265,23 @@ def attempt(
         return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
     finally:
         run.use_best_round()
+
+
+def explore(
+    run: Run, optimizer: Optimizer, centre: list[AnyNDArray], start: list[AnyNDArray]
+) -> bool:
+    """
+    Look for a lower loss after training, see :func:`.try_others`.
+
+    :param start: The state before training.
+    :return: Whether it was found.
+    """
+    anew, noise = optimizer.evaluate_anew or optimizer.evaluate, is_all_noise(run.model)
+    if len(run.model.data[0].numpy()) > EXPLORED_ROWS or optimizer.descend is None:
+        return try_others(run, centre, anew, no_signal=noise)
+    unsolved = optimizer.descend_unsolved
+    first = None if unsolved is None else partial(unsolved, run, start, centre)
+    return try_others(run, centre, anew, optimizer.descend, first, no_signal=noise)
 
 
 def may_try_others(run: Run, optimizer: Optimizer) -> bool:

@@ -38,6 +38,10 @@ class Loss(abc.ABC):
         """The same, where an evaluation starts from what the last one found: not only there."""
         return self.evaluate()
 
+    def unsolved(self) -> "Loss":
+        """The same loss as a function of all parameters, where it solves for some."""
+        return self
+
     num_rows = 0
     """How many rows it sees, where there are samples."""
 

@@ -16,7 +16,8 @@ from ..graphs import compiled
 from .growing import Sample, grown_lbfgs
 from .lbfgs import Evaluate, descend, lbfgs
 from .model import Evaluation, ExpectationMaximisation, Loss, TrainableModel
-from .run import Outcome, Run, state_variables
+from .run import Outcome, Run, restore, state_variables
+from .starts import choose_start
 from .vector import ParameterVector
 
 OPTIMIZERS = ("profile", "scipy", "adam", "em")
@@ -24,6 +25,9 @@ ADAM_RATE = 0.05
 EM_TOLERANCE = 1e-4
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
 """Length of L-BFGS's first step. In logarithms it is a half: good lengthscales are rarely far."""
+
+UNSOLVED_STEPS = 100
+"""How many steps L-BFGS takes over all parameters, where it is tried after training."""
 
 CACHED_EVALUATIONS = 5
 """How many evaluations are kept: as many as there are starting points to choose from."""
@@ -48,6 +52,9 @@ class Optimizer(NamedTuple):
 
     descend: Callable[[Run, int, Evaluate], None] | None = None
     """Steps from other places, which are not recorded."""
+
+    descend_unsolved: Callable[[Run, list[AnyNDArray], list[AnyNDArray]], None] | None = None
+    """The same over all parameters, from the state at the start."""
 
 
 def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
@@ -96,7 +103,29 @@ def profiled_optimizer(model: TrainableModel, profile: Loss) -> Optimizer:
         compare=samples[0].evaluate if samples else None,
         evaluate_anew=anew,
         descend=partial(descend, *searched) if vector.size else None,
+        descend_unsolved=partial(descend_unsolved, model, profile) if vector.size else None,
     )
+
+
+def descend_unsolved(
+    model: TrainableModel,
+    profile: Loss,
+    run: Run,
+    start: list[AnyNDArray],
+    centre: list[AnyNDArray],
+) -> None:
+    """
+    L-BFGS over all parameters from a start, as "scipy" does it; steps are not recorded.
+
+    Where b is solved for it may vanish, and no gradient leads to a kernel with which there is a
+    signal. From a b that is not the best one, there may be such a gradient.
+    """
+    loss = profile.unsolved()
+    restore(run.state, start)
+    evaluate = cached(model, loss.evaluate)
+    choose_start(run, centre, evaluate)
+    vector = ParameterVector(loss.parameters, logarithms=True)
+    descend(vector, FIRST_STEP["scipy"], run, UNSOLVED_STEPS, evaluate)
 
 
 def loss_function(model: TrainableModel) -> Evaluate:

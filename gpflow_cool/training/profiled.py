@@ -21,7 +21,7 @@ from gpflow.base import AnyNDArray
 
 from ..chain.compression import compressed, dual_vectors
 from ..chain.eigenbasis import KernelGradient, leave_eigenbasis
-from ..chain.newton import InnerSolution, solve
+from ..chain.newton import InnerSolution, solve, unsolved
 from ..chain.products import (
     Eigenvectors,
     KernelMatrix,
@@ -32,15 +32,12 @@ from ..chain.products import (
 )
 from ..chain.search import Box, together
 from ..chain.spectrum import EPSILON, Spectrum, exact_spectrum, exact_spectrum_of_arrays
-from ..chain.starting import chain_start, positive_or_one, task_scales
+from ..chain.starting import completion_scales, inner_box
 from ..chain.terms import TaskProblems, kernel_gradient, task_problems
 from ..graphs import compiled
 from ..linalg import lapack_eigh, prefers_device
 from .model import Evaluation, Loss, TrainableChain
-from .vector import lower_bound
-
-B_RANGE = 1e10
-"""b may go this far below and above its default."""
+from .vector import log_slope, lower_bound
 
 ABOVE_FLOOR = 1.0 + 1e-6
 """sigma2 stays above this times its bound, where the transform still has an inverse."""
@@ -81,7 +78,12 @@ class ProfiledChain(Loss):
         self.lowest = np.inf
         self.anew = False
         self.rounding = 0.0
+        self.held = False
+        self.by_inner = no_bound
         self.failure: Exception | None = None
+
+    def unsolved(self) -> "UnsolvedChain":
+        return UnsolvedChain(self)
 
     def evaluate(self) -> Evaluation:
         """Solve for b and sigma2; the loss there, and its gradient by the other parameters."""
@@ -103,6 +105,19 @@ class ProfiledChain(Loss):
             return self.evaluate()
         finally:
             self.anew = False
+
+    def evaluate_held(self) -> Evaluation:
+        """
+        As :meth:`evaluate`, at the present b and sigma2, which are not solved for; `by_inner` has
+        the gradient of the terms by them. What the next solution starts from is not changed.
+        """
+        kept = self.last, self.best, self.lowest
+        self.held = True
+        try:
+            return self.evaluate()
+        finally:
+            self.held = False
+            self.last, self.best, self.lowest = kept
 
     def _evaluate(self, compute: Computation) -> Evaluation:
         with self.numpy_failures():
@@ -284,8 +299,12 @@ class ProfiledChain(Loss):
 
         :param scales: [T], the tasks' variances.
         """
-        box = self.inner_box(problems.spectrum, scales, present)
-        self.last = best = solve(problems, box, self.last, anew=self.anew)
+        if self.held:
+            self.last = best = unsolved(problems, present)
+        else:
+            box = self.inner_box(problems.spectrum, scales, present)
+            self.last = best = solve(problems, box, self.last, anew=self.anew)
+        self.by_inner = best.gradients
         parameters = np.where([self.solves_b, self.solves_sigma2], best.parameters, present)
         self.rounding = rounding_of_loss(problems.spectrum, parameters)
         return best._replace(parameters=parameters)
@@ -326,6 +345,24 @@ class ProfiledChain(Loss):
                 parameter.unconstrained_variable.assign(inverse)
 
 
+class UnsolvedChain(Loss):
+    """The loss of a :class:`ProfiledChain` as a function of all parameters, b and sigma2 too."""
+
+    def __init__(self, profile: ProfiledChain) -> None:
+        self.profile = profile
+        model, solves = profile.model, (profile.solves_b, profile.solves_sigma2)
+        pairs = enumerate(zip((model.b, model.sigma2), solves, strict=True))
+        self.solved = {column: p for column, (p, is_solved) in pairs if is_solved}
+        self.parameters = [*profile.parameters, *self.solved.values()]
+
+    def evaluate(self) -> Evaluation:
+        evaluation = self.profile.evaluate_held()
+        by_inner = self.profile.by_inner
+        slopes = {column: np.exp(log_slope(p)) for column, p in self.solved.items()}
+        others = [-by_inner[:, column] * slope for column, slope in slopes.items()]
+        return evaluation._replace(gradients=[*evaluation.gradients, *others])
+
+
 def compiled_if_possible(computation: Computation) -> Computation:
     """A computation as a graph; as it is, if its kernel cannot be compiled."""
     try:
@@ -359,27 +396,3 @@ def rounding_of_loss(spectrum: Spectrum, parameters: AnyNDArray) -> float:
     trace = float(np.sum(spectrum.lam) + spectrum.slack) if spectrum.slack > 0 else 0.0
     by_slack = float(np.sum(b / sigma2)) * 0.5 * float(spectrum.rank) * EPSILON * trace
     return 0.5 * (float(np.sum(np.linalg.norm(changes, axis=0))) + by_slack)
-
-
-def completion_scales(Y: AnyNDArray) -> AnyNDArray:
-    """[T], variances of the tasks, from Y [N, T] or completions of it, [S, N, T]."""
-    return task_scales(Y.reshape(-1, Y.shape[-1]))
-
-
-def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
-    """
-    Bounds of the inner problem: `B_RANGE` around the default, and above that where targets are far
-    from zero, and for b where one eigenvector has most of K's variance and another one explains the
-    targets.
-
-    :param scales: [T], the tasks' variances.
-    :param floor: [T], what sigma2 must stay above.
-    """
-    kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
-    b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
-    squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
-    power = np.maximum(scales, squares / spectrum.num_rows)
-    smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
-    lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
-    upper = B_RANGE * np.stack([power / smallest, sigma2 * (power / scales)], axis=1)
-    return Box(np.log(lower), np.log(upper))

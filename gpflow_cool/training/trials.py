@@ -73,6 +73,7 @@ def try_others(
     centre: list[AnyNDArray],
     evaluate: Evaluate,
     descend: Descend | None = None,
+    descend_first: Callable[[], None] | None = None,
     *,
     no_signal: bool = False,
 ) -> bool:
@@ -86,12 +87,17 @@ def try_others(
     :param evaluate: If it solves for b, it must look everywhere: where b is next to nothing, a
         maximum with more signal may be out of sight.
     :param descend: How to take steps from each trial; None if the trials themselves are enough.
+    :param descend_first: Other steps, with which to begin; those of `descend` follow.
     :param no_signal: Whether to try other variances of the terms of a sum, too.
     :return: Whether a lower loss was found.
     """
     before = run.best_loss, run.best_weights
     others = [*other_lengthscales(run.model, centre)]
     others += [*unequal_terms(run.model.kernel)] if no_signal else []
+    if descend is not None and descend_first is not None:
+        descend_first()
+        with suppress(*FAILURES):
+            descend(run, FEW_STEPS, evaluate)
     for parameters, values in others:
         if run.model.stop_training:
             break

@@ -12,8 +12,8 @@ from spectra import exact, low_rank
 
 from gpflow_cool.chain import newton
 from gpflow_cool.chain.search import Box
+from gpflow_cool.chain.starting import inner_box
 from gpflow_cool.chain.terms import task_problems, task_terms
-from gpflow_cool.training.profiled import inner_box
 
 
 def solve(spectrum, box, learning):

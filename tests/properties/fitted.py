@@ -82,6 +82,7 @@ class Dense(NamedTuple):
     mean: np.ndarray  # [M, T]
     size: np.ndarray  # [M, T], what the mean's rounding is relative to
     error: float  # relative
+    by_tasks: np.ndarray  # [M, T], what the rounding of C, whitened by Sigma, changes the mean by
 
     @classmethod
     def of(cls, fitted: Fitted) -> "Dense | None":
@@ -110,7 +111,30 @@ class Dense(NamedTuple):
             mean=(cross.T @ alpha).reshape(shape).T,
             size=size.reshape(shape).T,
             error=max(error, 1e-10),
+            by_tasks=rounding_by_tasks(fitted, np.linalg.norm(Ks, axis=0)),
         )
+
+
+def rounding_by_tasks(fitted: Fitted, norms: np.ndarray) -> np.ndarray:
+    r"""
+    How much the mean changes by the rounding of C's eigenvalues d, whitened by Sigma.
+
+    .. math:: \epsilon \, d_{\max} \sqrt{\Sigma_{tt}} \, \|k_*\| \, \|Z\|_F, \qquad
+              \|Z\|_F^2 = \sum_n y_n^\top \Sigma^{-1} y_n
+
+    LAPACK knows all of them to eps of the largest one. One task may be all signal, d = 1e7, beside
+    others without any: theirs is rounding.
+
+    :param norms: [M], those of the cross-covariances k_*.
+    """
+    Y, Sigma = np.where(fitted.observed, fitted.Y, 0.0), fitted.Sigma
+    deviation = np.sqrt(np.diag(Sigma))
+    lam, V = np.linalg.eigh(in_units(Sigma, np.diag(Sigma)))
+    if lam[0] <= 0:
+        return np.full([len(norms), len(Sigma)], np.inf)
+    V = V / np.sqrt(lam)
+    largest = np.linalg.eigvalsh(V.T @ in_units(fitted.C, np.diag(Sigma)) @ V)[-1]
+    return EPS * largest * np.outer(norms, deviation) * float(np.linalg.norm(Y / deviation @ V))
 
 
 def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -> np.ndarray:

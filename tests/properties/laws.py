@@ -128,7 +128,7 @@ def dense_algebra(fitted: Fitted) -> Iterator[str]:
         evidence = float(fitted.model.log_marginal_likelihood())
         allowed = dense.error * dense.terms + 1e-8
         yield from different("evidence and dense evidence", evidence, dense.evidence, allowed)
-        allowed = dense.error * dense.size + 1e-9 * np.sqrt(fitted.prior)
+        allowed = dense.error * dense.size + dense.by_tasks + 1e-9 * np.sqrt(fitted.prior)
         yield from different("mean and dense mean", fitted.f[0], dense.mean, allowed)
 
 

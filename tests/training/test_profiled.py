@@ -12,8 +12,9 @@ from problems import LEARNINGS, assert_close, minimise_plainly, smooth_data, val
 import gpflow_cool.linalg
 import gpflow_cool.lowrank.statistics
 import gpflow_cool.training.profiled
-from gpflow_cool import CoolMTGP
+from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.training import trials
+from gpflow_cool.training.optimizers import compiled_loss
 from gpflow_cool.training.profiled import ProfiledChain
 from gpflow_cool.training.vector import ParameterVector
 
@@ -111,6 +112,39 @@ def test_envelope_gradient_equals_finite_differences(rng, kind, learning):
     # The inner problem is solved to 1e-12 nats, so that differences over 0.01 are good to 1e-8.
     assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
     assert np.max(np.abs(gradient)) > 0.01
+
+
+@pytest.mark.parametrize("frozen", ["nothing", "b", "sigma2"])
+@pytest.mark.parametrize("kind", ["exact", "linear", "sparse"])
+def test_the_loss_where_nothing_is_solved_for(rng, kind, frozen):
+    """Loss, gradients and terms are those that TensorFlow computes; the solution stays known."""
+    X, Y = smooth_data(rng, N=9, T=3, D=2)
+    kernel = kernels.Linear(variance=[1.0, 2.0]) if kind == "linear" else SE(lengthscales=0.8)
+    if kind == "sparse":
+        model = SparseCoolMTGP((X, Y), kernel, X[:4])
+    else:
+        model = CoolMTGP((X, Y), kernel)
+    if frozen != "nothing":
+        set_trainable(getattr(model, frozen), False)
+    profile = model.profile()
+    solved = profile.evaluate().loss
+    unsolved = profile.unsolved()
+    vector = ParameterVector(unsolved.parameters, logarithms=True)
+    vector.assign(vector.numpy() + 0.3 * rng.normal(size=vector.size))
+    before = values(model)
+    actual, expected = unsolved.evaluate(), compiled_loss(model)()
+    variables = [p.unconstrained_variable.ref() for p in unsolved.parameters]
+    theirs = dict(
+        zip([v.ref() for v in model.trainable_variables], expected.gradients, strict=True)
+    )
+    assert_allclose(actual.loss, expected.loss, rtol=1e-10)
+    assert_allclose(actual.terms, expected.terms, rtol=1e-9)
+    assert {*variables} == theirs.keys()
+    for variable, gradient in zip(variables, actual.gradients, strict=True):
+        assert_allclose(gradient, theirs[variable], rtol=1e-6, atol=1e-8)
+    for name, value in values(model).items():
+        assert_allclose(value, before[name], rtol=1e-12)
+    assert profile.lowest in (solved, np.inf)  # of features, no best solution is kept
 
 
 def test_evaluating_twice_changes_nothing(rng):

@@ -11,7 +11,7 @@ from problems import minimise_plainly, smooth_data
 from spectra import exact
 
 from gpflow_cool import CoolMTGP
-from gpflow_cool.training.profiled import inner_box
+from gpflow_cool.chain.starting import inner_box
 
 
 @pytest.mark.parametrize("name", ["b", "sigma2"])

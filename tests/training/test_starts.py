@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool import CoolMTGP
-from gpflow_cool.training import starts
+from gpflow_cool.training import optimizers, starts
 
 
 def se_and_linear():
@@ -20,6 +20,8 @@ def se_and_linear():
 
 @pytest.mark.slow
 def test_a_small_term_of_a_sum_is_not_overlooked(monkeypatch):
+    """One descent over all parameters, after training, would find it as well."""
+    monkeypatch.setattr(optimizers, "descend_unsolved", lambda *_: None)
     model, other = se_and_linear(), se_and_linear()
     model.fit(verbose=0)
     monkeypatch.setattr(starts, "UNBALANCED", np.inf)

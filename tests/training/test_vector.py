@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_close
 
 from gpflow_cool.chain.starting import NoiseFloor
-from gpflow_cool.training.vector import ParameterVector, lower_bound
+from gpflow_cool.training.vector import ParameterVector, constrained, log_slope, lower_bound
 
 tfb = tfp.bijectors
 
@@ -217,3 +217,20 @@ def test_a_parameter_that_is_not_finite_is_refused():
     with pytest.raises(FloatingPointError, match="a parameter became nan"):
         ParameterVector([parameter], logarithms=True).assign(np.array([np.nan]))
     assert parameter.numpy() == 1.0
+
+
+@pytest.mark.parametrize("make", [PARAMETERS["shifted"], noise_floor])
+def test_a_shifted_softplus_in_numpy_is_that_of_tensorflow_probability(make):
+    """Also next to its bound, where what is left above it may be rounding."""
+    for excess in (1e-30, 1e-17, 1e-8, 0.3, 40.0):
+        ours, theirs = make(), make()
+        bound = lower_bound(ours)
+        ParameterVector([ours], logarithms=True).assign(np.log([excess, 2.0]))
+        lifted = np.maximum([excess, 2.0], 1e-15 * bound)
+        theirs.assign(bound + lifted)
+        assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-14)
+        assert np.all(ours.numpy() >= bound)
+        u = tf.constant(ours.unconstrained_variable)
+        expected = theirs.transform.forward_log_det_jacobian(u, event_ndims=0)
+        assert_allclose(log_slope(ours), expected, rtol=1e-12)
+        assert_allclose(constrained(ours), ours.numpy(), rtol=1e-15)
