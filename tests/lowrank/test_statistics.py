@@ -1,5 +1,6 @@
 """The chain on statistics of features, against dense algebra on K = F F^T."""
 
+import warnings
 from fractions import Fraction
 
 import gpflow
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from problems import LEARNINGS, assert_close
+from properties.cases import make_data, make_model, random_case
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.joint.kronecker import spectrum_log_evidence, task_basis
@@ -15,6 +18,7 @@ from gpflow_cool.lowrank.statistics import (
     Statistics,
     decompose,
     decompose_rows,
+    products_left,
     row_statistics,
     statistics_log_evidence,
     statistics_log_likelihoods,
@@ -235,3 +239,51 @@ def test_profiled_loss_is_the_loss_at_its_parameters_with_long_lengthscales(N, M
     found = model.profile().evaluate()
     assert found.rounding < 1.0
     assert abs(found.loss - float(model.training_loss())) < max(found.rounding, 1e-6)
+
+
+# What features leave of the targets ---------------------------------------------------------------
+
+
+def test_products_that_cancel_have_no_negative_eigenvalues(rng):
+    """Near copies of a task at 1e6, where the features explain the mean."""
+    N = 5
+    Y = rng.normal(size=(N, 1)) + 1e-6 * rng.normal(size=(N, 3)) + 1e6
+    Yr = np.full([1, N], N**-0.5) @ Y
+    plain = Y.T @ Y - Yr.T @ Yr
+    assert np.linalg.eigvalsh(plain)[0] < -1e-6  # what this test is about
+    G0 = products_left(Y.T @ Y, Yr).numpy()
+    assert np.linalg.eigvalsh(G0)[0] > -1e-12
+    assert_allclose(G0, plain, atol=N * np.finfo(float).eps * np.sum(Y[:, 0] ** 2))
+    centred = Y - Y.mean(axis=0)
+    assert_allclose(G0, centred.T @ centred, atol=N * np.finfo(float).eps * np.sum(Y[:, 0] ** 2))
+
+
+def test_products_keep_their_units_and_empty_targets_stay_empty(rng):
+    """Features explain nearly all of the first task, and units are far apart."""
+    Y = rng.normal(size=(6, 3)) * [1e20, 1e-20, 0.0]
+    q = Y[:, 0] / np.linalg.norm(Y[:, 0]) + 1e-4 * rng.normal(size=6)
+    q /= np.linalg.norm(q)
+    rest = Y - np.outer(q, q @ Y)
+    G0 = products_left(Y.T @ Y, (q @ Y)[None]).numpy()
+    lengths = np.array([1e16, 1e-20, 1.0])  # that of the first is 1e-4 of what it was
+    assert_allclose(
+        G0 / lengths / lengths[:, None], rest.T @ rest / lengths / lengths[:, None], atol=1e-6
+    )
+    assert_array_equal(G0[2], 0.0)
+
+
+def test_products_of_which_much_is_left_are_the_plain_ones(rng):
+    Y, Yr = rng.normal(size=(6, 3)), 0.5 * rng.normal(size=(2, 3))
+    assert_allclose(products_left(Y.T @ Y, Yr), Y.T @ Y - Yr.T @ Yr, rtol=1e-13, atol=1e-14)
+
+
+def test_near_copies_of_a_task_far_from_zero_have_a_loss():
+    """`random_case(80186)`: one inducing point, rows that are all equal."""
+    case = random_case(80186)
+    data = make_data(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # targets far from zero
+        model = make_model(case, data)
+        model.fit(verbose=0)
+    assert np.isfinite(model.training_loss())
+    assert np.isfinite(model.log_marginal_likelihood())
