@@ -24,7 +24,7 @@ from ..training.relevance import (
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
 from .comparison import compare, failed, scored, uninterrupted
-from .ranking import Candidate, Trained, best_of, is_better
+from .ranking import Candidate, Trained, best_of, charged, is_better
 
 MAX_ROWS = 1000
 """Beyond this many rows the choice is made on a sample of them."""
@@ -91,9 +91,10 @@ def choose_kernel(
     Each kernel first has one lengthscale for all inputs. Kernels are compared by the density of
     every row given all the other rows, which needs no second fit (`leave_one_out`). Of those that
     are not clearly worse than the best, the one is chosen that explains the data best, charged for
-    its parameters (see :mod:`gpflow_cool.selection.ranking`). It then gets one lengthscale per
-    input, pulled towards the common one, unless that makes rows less likely, or the lengthscales
-    are decided by the prior more than by the data.
+    its parameters (see :mod:`gpflow_cool.selection.ranking`). It and the next best kernel then get
+    one lengthscale per input, pulled towards the common one, and the better of these is taken,
+    unless that makes rows less likely, or the lengthscales are decided by the prior more than by
+    the data.
 
     >>> import numpy as np
     >>> from gpflow_cool import choose_kernel
@@ -113,8 +114,8 @@ def choose_kernel(
         own in a dict. All named ones by default. Kernels are copied. They should see inputs of
         comparable scale: standardise X.
     :param relevance: "shrunk": kernels compete with one lengthscale each, whatever they were given,
-        and the best may get one per input. "given": kernels have the lengthscales that they were
-        given.
+        and the best two may get one per input. "given": kernels have the lengthscales that they
+        were given.
     :param max_rows: Where there are more rows, the choice is made on a random sample of so many,
         and the chosen kernel is then trained on all rows. Where targets are missing, the choice is
         made on the complete rows if there are enough.
@@ -172,21 +173,21 @@ def choose(
     options = {"seed": seed, "verbose": verbose, **final_options}
     with progress(verbose) as bar:
         trained = compare(kernels, lambda kernel: make((X[rows], Y[rows]), kernel), seed, bar)
-    best = best_of(trained)
-    if best.failure is not None:
-        raise no_kernel(trained)
-    freed, again = None, len(rows) < len(X) or train_again
-    if relevance == "shrunk":
-        seen = {"seed": seed, "verbose": verbose} if again else options
-        freed = with_relevance(best, make, (X[rows], Y[rows]), seen)
-        trained += [] if freed is None else [freed]
-    chosen = freed if freed is not None and pays(freed, best) else best
+        best = best_of(trained)
+        if best.failure is not None:
+            raise no_kernel(trained)
+        freed = []
+        if relevance == "shrunk":
+            freed = with_relevance(trained, best, make, (X[rows], Y[rows]), seed, bar)
+    better = [item for item in freed if pays(item, best)]
+    chosen, trained = best_of(better) if better else best, trained + freed
     model, history = chosen.model, chosen.history
+    again = len(rows) < len(X) or train_again
     if again:
-        model = make_final(data, copy.deepcopy(chosen.model.kernel))
-        history = train_from(model, best.model.kernel, options)
-    elif chosen is best:  # so far it was trained roughly, and nobody has seen it
-        history = train_from(model, best.model.kernel, options)
+        model = make_final(data, copy.deepcopy(model.kernel))
+    # So far it was trained quietly, and with one lengthscale roughly.
+    if again or chosen is best or any(final_options.values()):
+        history = train_from(model, chosen.common or best.model.kernel, options)
     ranked = sorted((item.row for item in trained), key=lambda row: -row.log_density)
     table = KernelTable(tuple(ranked), chosen.row.name, len(rows))
     return KernelChoice(model, history, table)
@@ -218,30 +219,64 @@ def progress(verbose: int) -> Any:
 
 
 def with_relevance(
-    best: Trained, make: Maker, data: RegressionData, options: dict[str, Any]
-) -> Trained | None:
-    """The best candidate with one lengthscale per input; None where no kernel has several."""
-    kernel = copy.deepcopy(best.model.kernel)
+    trained: Sequence[Trained],
+    best: Trained,
+    make: Maker,
+    data: RegressionData,
+    seed: int | None,
+    bar: Any,
+) -> list[Trained]:
+    """
+    The best candidate with one lengthscale per input, and the best of the others: where few inputs
+    matter, kernels are in another order then. Without those that cannot have several.
+    """
+    fitted = [item for item in trained if item.failure is None]
+    able = [item for item in fitted if may_be_freed(item.model.kernel, data[0].shape[1])]
+    first = [item for item in able if item is best]
+    rest = [item for item in able if item is not best]
+    freed = []
+    for item in first + ([best_of(rest)] if rest else []):
+        bar.total += 1
+        bar.set_description(item.row.name + PER_INPUT)
+        freed.append(with_lengthscales_per_input(item, make, data, seed))
+        bar.update()
+    return freed
+
+
+def may_be_freed(kernel: Kernel, num_columns: int) -> bool:
+    """Whether one of the kernels inside can have several lengthscales."""
+    return bool(free_lengthscales(copy.deepcopy(kernel), num_columns))
+
+
+def with_lengthscales_per_input(
+    item: Trained, make: Maker, data: RegressionData, seed: int | None
+) -> Trained:
+    """
+    A candidate with one lengthscale per input. Its score is charged for what the prior takes, and
+    for the parameters with one lengthscale.
+    """
+    kernel = copy.deepcopy(item.model.kernel)
     freed = free_lengthscales(kernel, data[0].shape[1])
-    if not freed:
-        return None
-    name, started = best.row.name + PER_INPUT, time.perf_counter()
+    name, started = item.row.name + PER_INPUT, time.perf_counter()
     model = make(data, kernel)
     try:
-        result = scored(name, model, uninterrupted(model.fit(**options)), started)
-        return result._replace(row=result.row._replace(score=None))
+        history = uninterrupted(model.fit(seed=seed, verbose=0))
+        result = scored(name, model, history, started)
     except (TrainingFailed, ArithmeticError, np.linalg.LinAlgError) as error:
         return failed(name, started, error)
     finally:
         for parameter in freed:
             parameter.prior = None
+    objective = result.objective - prior_cost(kernel, item.model.kernel)
+    score = charged(objective, item.row.num_parameters, len(data[0]))
+    return result._replace(row=result.row._replace(score=score), common=item.model.kernel)
 
 
 def pays(freed: Trained, best: Trained) -> bool:
     """Whether a kernel is taken with one lengthscale per input; see :func:`.is_better`."""
     if freed.failure is not None:
         return False
-    return is_better(freed, best, prior_cost(freed.model.kernel, best.model.kernel))
+    return is_better(freed, best, prior_cost(freed.model.kernel, freed.common))
 
 
 def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:

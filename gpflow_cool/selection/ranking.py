@@ -57,8 +57,8 @@ class Candidate(NamedTuple):
 
     score: float | None = None
     """The training objective, charged for the parameters: it decides between kernels that
-    leave-one-out cannot tell apart. None with a lengthscale per input, which are pulled together
-    and so are not as many parameters as they look."""
+    leave-one-out cannot tell apart. Lengthscales per input, which are pulled together, count as
+    one, and what their prior takes is charged."""
 
     interpolates: bool = False
     """Whether the noise of every task is at its lower bound."""
@@ -82,6 +82,9 @@ class Trained(NamedTuple):
     failure: Exception | None = None
     objective: float = np.nan
     """What training has maximised, without priors."""
+
+    common: Any = None
+    """The kernel with one lengthscale for all inputs, where this one has one per input."""
 
 
 def charged(objective: float, num_parameters: int, num_rows: int) -> float:

@@ -43,9 +43,10 @@ def starting_points(model: TrainableModel) -> list[AnyNDArray]:
     return values
 
 
-def is_admissible(parameter: Parameter, value: AnyNDArray) -> bool:
+def is_admissible(parameter: Parameter, value: AnyNDArray | float) -> bool:
     """Whether the parameter's bounds allow the value."""
     transform = parameter.transform
+    value = np.asarray(value, parameter.dtype.as_numpy_dtype)  # a float would become float32
     return transform is None or bool(np.isfinite(transform.inverse(value)).all())
 
 

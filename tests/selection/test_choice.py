@@ -69,11 +69,11 @@ def test_smooth_functions_get_the_smooth_kernel_and_a_lengthscale_per_input(chos
 
 def test_table_prints_one_line_per_kernel(chosen):
     lines = str(chosen).splitlines()
-    assert len(lines) == 7  # and two below: the roughest kernel passes through all targets
+    assert len(lines) == 8  # and two below: the roughest kernel passes through all targets
     assert lines[1].startswith("* se, a lengthscale per input") and lines[2].startswith("  se")
     assert f"{chosen.table.candidates[0].log_density:.3f}" in lines[1]
     assert lines[-2] == "Every one of 30 rows predicted from all the others; * is chosen."
-    assert [line.split()[0] for line in lines if "!" in line] == ["matern12", "!"]
+    assert [line.split()[0] for line in lines if "!" in line] == ["matern12,", "matern12", "!"]
 
 
 def test_without_relevance_one_lengthscale_stays(data):
@@ -195,9 +195,50 @@ def test_failed_kernels_are_not_taken():
 
 
 def test_the_score_is_the_bayesian_information_criterion(chosen):
+    """Lengthscales per input are pulled together by their prior, and count as one."""
     assert charged(10.0, 3, 30) == pytest.approx(10.0 - 1.5 * np.log(30))
     rows = {row.name: row for row in chosen.table.candidates}
-    assert rows[chosen.table.chosen].score is None
+    one = CoolMTGP(chosen.model.data, kernels.SquaredExponential())
+    one.fit(verbose=0)
+    moves = np.log(chosen.model.kernel.lengthscales.numpy() / one.kernel.lengthscales.numpy())
+    objective = float(chosen.model.maximum_log_likelihood_objective()) - 0.5 * np.sum(moves**2)
+    expected = charged(objective, rows["se"].num_parameters, 30)
+    assert rows[chosen.table.chosen].score == pytest.approx(expected, abs=0.05)
+
+
+def one_input_of_four(seed=3, num_rows=40):
+    """Two targets that depend on the first input above all."""
+    rng = np.random.default_rng(seed)
+    X, w = rng.normal(size=[num_rows, 4]), 0.25 * rng.normal(size=[4, 2])
+    F = np.stack([np.sin(2 * X[:, 0]), np.cos(1.3 * X[:, 0])], axis=1) + 0.5 * np.sin(X @ w)
+    return X, F + 0.25 * rng.normal(size=F.shape)
+
+
+def test_where_few_inputs_matter_the_second_kernel_may_be_the_best():
+    """With one lengthscale a sum of absolute differences sees single inputs better."""
+    choice = choose_kernel(one_input_of_four(), ["se", "matern32+laplacian"], verbose=0)
+    rows = {row.name: row for row in choice.table.candidates}
+    assert rows["matern32+laplacian"].score > rows["se"].score + 1.0
+    freed = rows["se, a lengthscale per input"], rows["matern32+laplacian, a lengthscale per input"]
+    assert freed[0].score > freed[1].score + 5.0
+    assert choice.table.chosen == "se, a lengthscale per input"
+    lengthscales = choice.model.kernel.lengthscales.numpy()
+    assert np.all(lengthscales[1:] > 2.0 * lengthscales[0])
+    assert choice.model.kernel.lengthscales.prior is None
+
+
+def test_callbacks_are_told_of_the_chosen_kernel_alone():
+    """Its last steps; the others are trained quietly."""
+    seen = []
+    X, Y = one_input_of_four()
+    told = gpflow.keras.tf_keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(logs["loss"])
+    )
+    candidates = named_candidates(["se", "matern32+laplacian"])
+    make = CoolMTGP
+    choice = module.choose((X, Y), candidates, make, make, verbose=0, callbacks=[told])
+    assert seen == choice.history.history["loss"]
+    assert choice.history.converged
 
 
 def test_smooth_functions_without_noise_are_passed_through():

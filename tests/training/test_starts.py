@@ -62,3 +62,10 @@ def test_constants_start_at_the_size_of_the_means(rng):
     assert starts.constants_for_means(near) == {}
     alone = CoolMTGP((X, Y - 1e8 + 20.0), linear())
     assert starts.constants_for_means(alone) == {}
+
+
+def test_a_number_beyond_single_precision_may_be_a_start():
+    """`random_case(80819)`: inputs at 1e12 and targets at 1e9 ask for a constant of 1e42."""
+    parameter = gpflow.Parameter(1.0, transform=gpflow.utilities.positive())
+    assert starts.is_admissible(parameter, 1e42)
+    assert not starts.is_admissible(parameter, -1.0)
