@@ -127,14 +127,24 @@ def rounding_by_tasks(fitted: Fitted, norms: np.ndarray) -> np.ndarray:
 
     :param norms: [M], those of the cross-covariances k_*.
     """
-    Y, Sigma = np.where(fitted.observed, fitted.Y, 0.0), fitted.Sigma
-    deviation = np.sqrt(np.diag(Sigma))
+    Y, deviation = np.where(fitted.observed, fitted.Y, 0.0), np.sqrt(np.diag(fitted.Sigma))
+    V = whitener(fitted.Sigma)
+    length = float(np.linalg.norm(Y / deviation @ V)) if np.isfinite(V).all() else 1.0
+    return EPS * signal_to_noise(fitted) * np.outer(norms, deviation) * length
+
+
+def signal_to_noise(fitted: Fitted) -> float:
+    """The largest eigenvalue of C, whitened by Sigma; infinite where Sigma is singular."""
+    V = whitener(fitted.Sigma)
+    if not np.isfinite(V).all():
+        return np.inf
+    return float(np.linalg.eigvalsh(V.T @ in_units(fitted.C, np.diag(fitted.Sigma)) @ V)[-1])
+
+
+def whitener(Sigma: np.ndarray) -> np.ndarray:
+    """V with V^T R V = I for the correlations R of Sigma; not finite where these are singular."""
     lam, V = np.linalg.eigh(in_units(Sigma, np.diag(Sigma)))
-    if lam[0] <= 0:
-        return np.full([len(norms), len(Sigma)], np.inf)
-    V = V / np.sqrt(lam)
-    largest = np.linalg.eigvalsh(V.T @ in_units(fitted.C, np.diag(Sigma)) @ V)[-1]
-    return EPS * largest * np.outer(norms, deviation) * float(np.linalg.norm(Y / deviation @ V))
+    return V / np.sqrt(lam) if lam[0] > 0 else np.full_like(V, np.inf)
 
 
 def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -> np.ndarray:

@@ -19,10 +19,12 @@ from .fitted import (
     LAYOUTS,
     Fitted,
     arrays,
+    covariance,
     different,
     in_units,
     not_a_covariance,
     rounding_units,
+    signal_to_noise,
     where_not_finite,
 )
 
@@ -205,7 +207,7 @@ def same_predictions(
     if dense is None and not fitted.is_sparse:
         return
     if fitted.is_sparse:
-        least += rounding_of_squares(fitted.Y)
+        least += rounding_of_squares(fitted.Y) + rounding_of_systems(fitted)
     if least > LARGEST_ERROR:
         return
     allowed = least * (np.abs(fitted.y[0]) + deviation)
@@ -230,6 +232,17 @@ def rounding_of_squares(Y: np.ndarray) -> float:
     varies = deviation > 20 * EPS * np.max(np.abs(Y), axis=0)
     squares = np.mean(np.square(Y[:, varies] / deviation[varies]), axis=0)
     return 2 * len(Y) * EPS * float(np.max(squares, initial=0.0))
+
+
+def rounding_of_systems(fitted: Fitted) -> float:
+    r"""
+    What systems with features are solved to: a hundred units of rounding, as for dense algebra,
+    times the condition number :math:`1 + d_{\max} \lambda_{\max}` of a kernel matrix with noise.
+    """
+    kernel, X = fitted.model.kernel, fitted.X
+    largest = float(np.linalg.eigvalsh(covariance(kernel, X, X, X[0]))[-1])
+    units = 1.0 + rounding_units(kernel, X, fitted.Xnew)
+    return 100 * EPS * units * (1.0 + signal_to_noise(fitted) * largest)
 
 
 JOINT_LAWS: tuple[Callable[[Fitted], Iterator[str]], ...] = (

@@ -9,6 +9,7 @@ import tensorflow as tf
 from gpflow_cool.training.run import TrainingFailed
 from properties import examination, laws, laws_of_fits
 from properties.cases import KERNELS, Case, fit, make_data, make_model, simpler_cases, tidy
+from properties.fitted import rounding_by_tasks, signal_to_noise
 
 CASE = Case(N=6, D=2, T=3)
 
@@ -111,6 +112,26 @@ def test_squares_of_targets_far_from_zero_are_rounded():
     Y = np.array([[1.0, 0.0, 1e4], [1.0, 2.0, 1e4 + 2.0]])  # deviations 0, 1 and 1
     expected = 2 * len(Y) * laws.EPS * (1.0 + (1e4 + 1.0) ** 2)
     np.testing.assert_allclose(laws.rounding_of_squares(Y), expected, rtol=1e-12)
+
+
+def test_what_the_rounding_of_tasks_and_systems_may_change(fitted):
+    """Of C and Sigma in other units, the ratio of signal to noise is the same."""
+    fitted.C, fitted.Sigma = np.diag([1e7, 1.0, 0.0]), np.eye(3)
+    assert np.isclose(signal_to_noise(fitted), 1e7, rtol=1e-12)
+    X = fitted.X
+    largest = np.linalg.eigvalsh(np.asarray(fitted.model.kernel(X)))[-1]
+    allowed = laws.rounding_of_systems(fitted)
+    np.testing.assert_allclose(allowed, 100 * laws.EPS * (1.0 + 1e7 * largest), rtol=1e-6)
+    expected = laws.EPS * 1e7 * np.linalg.norm(fitted.Y) * np.outer([0.5, 2.0], np.ones(3))
+    np.testing.assert_allclose(rounding_by_tasks(fitted, np.array([0.5, 2.0])), expected)
+    units = np.array([1e3, 1.0, 1e-3])
+    fitted.C, fitted.Sigma = (S * units * units[:, None] for S in (fitted.C, fitted.Sigma))
+    fitted.Y = fitted.Y * units
+    assert np.isclose(signal_to_noise(fitted), 1e7, rtol=1e-12)
+    actual = rounding_by_tasks(fitted, np.array([0.5, 2.0]))
+    np.testing.assert_allclose(actual, expected * units)
+    fitted.Sigma = np.ones((3, 3))
+    assert signal_to_noise(fitted) > 1e14
 
 
 def test_a_loaded_model_that_differs(model, monkeypatch):
