@@ -280,7 +280,7 @@ training_settings = add(
         type=click.Choice(KERNELS),
         default="auto",
         show_default=True,
-        help="auto chooses by leave-one-out; se is the smoothest, matern12 the roughest.",
+        help="auto compares all by leave-one-out; se is the smoothest, matern12 the roughest.",
     ),
     click.option(
         "--ard/--no-ard",

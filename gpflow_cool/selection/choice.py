@@ -24,7 +24,7 @@ from ..training.relevance import (
 from ..training.run import History, TrainingFailed
 from .candidates import named_candidates
 from .comparison import compare, failed, scored, uninterrupted
-from .ranking import Candidate, Trained, best_of, charged, is_better
+from .ranking import Candidate, Trained, best_of, charged, is_better, surpasses
 
 MAX_ROWS = 1000
 """Beyond this many rows the choice is made on a sample of them."""
@@ -92,9 +92,9 @@ def choose_kernel(
     every row given all the other rows, which needs no second fit (`leave_one_out`). Of those that
     are not clearly worse than the best, the one is chosen that explains the data best, charged for
     its parameters (see :mod:`gpflow_cool.selection.ranking`). It and the next best kernel then get
-    one lengthscale per input, pulled towards the common one, and the better of these is taken,
-    unless that makes rows less likely, or the lengthscales are decided by the prior more than by
-    the data.
+    one lengthscale per input, pulled towards the common one. That is taken unless it makes rows
+    less likely, or the lengthscales are decided by the prior more than by the data; of the two, the
+    other one only if its score is higher and its errors are smaller.
 
     >>> import numpy as np
     >>> from gpflow_cool import choose_kernel
@@ -179,8 +179,7 @@ def choose(
         freed = []
         if relevance == "shrunk":
             freed = with_relevance(trained, best, make, (X[rows], Y[rows]), seed, bar)
-    better = [item for item in freed if pays(item, best)]
-    chosen, trained = best_of(better) if better else best, trained + freed
+    chosen, trained = best_freed(freed, best), trained + freed
     model, history = chosen.model, chosen.history
     again = len(rows) < len(X) or train_again
     if again:
@@ -272,11 +271,21 @@ def with_lengthscales_per_input(
     return result._replace(row=result.row._replace(score=score), common=item.model.kernel)
 
 
-def pays(freed: Trained, best: Trained) -> bool:
-    """Whether a kernel is taken with one lengthscale per input; see :func:`.is_better`."""
-    if freed.failure is not None:
-        return False
-    return is_better(freed, best, prior_cost(freed.model.kernel, freed.common))
+def best_freed(freed: Sequence[Trained], best: Trained) -> Trained:
+    """
+    The kernel to take, with one lengthscale per input if that pays; see :func:`.is_better` and
+    :func:`.surpasses`.
+
+    :param freed: Kernels with one lengthscale per input, that of the best kernel first.
+    """
+    fitted = [item for item in freed if item.failure is None]
+    costs = [prior_cost(item.model.kernel, item.common) for item in fitted]
+    pairs = zip(fitted, costs, strict=True)
+    better = [item for item, cost in pairs if is_better(item, best, cost)]
+    chosen = better[0] if better else best
+    for item in better[1:]:
+        chosen = item if surpasses(item, chosen) else chosen
+    return chosen
 
 
 def train_from(model: Any, common: Kernel, options: dict[str, Any]) -> History:

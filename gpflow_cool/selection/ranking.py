@@ -133,3 +133,15 @@ def is_better(freed: Trained, best: Trained, prior_cost: float) -> bool:
     decided = DECIDED * (1.0 + FEW_ROWS / len(freed.densities)) * prior_cost
     as_likely = freed.row.log_density >= best.row.log_density
     return as_likely and freed.row.rmse <= CLOSER * best.row.rmse and gain >= decided
+
+
+def surpasses(item: Trained, chosen: Trained) -> bool:
+    """
+    Whether another kernel with one lengthscale per input is taken in place of the best kernel's:
+    its score is higher, rows are at least as likely, and means are closer to the targets by 2%. It
+    must not pass through every target, unless the other does.
+    """
+    rows = item.row, chosen.row
+    higher = all(getattr(rows[0], n) >= getattr(rows[1], n) for n in ("score", "log_density"))
+    closer = rows[0].rmse <= CLOSER * rows[1].rmse
+    return higher and closer and rows[0].interpolates <= rows[1].interpolates

@@ -217,6 +217,45 @@ def index_of(X: Any) -> Any:
     return X.index if is_frame(X) or is_series(X) else None
 
 
+def check_pair(X: Any, y: Any) -> None:
+    """Raise if y has text, if rows are in another order than in X, or a target is an input."""
+    check_no_text(y, "y")
+    check_same_rows(X, y)
+    check_no_target_among_inputs(X, y)
+
+
+def check_same_rows(X: Any, y: Any) -> None:
+    """Raise if X and y have the same labels of rows in another order: rows are paired as given."""
+    labels, others = index_of(X), index_of(y)
+    if labels is None or others is None or len(labels) != len(others) or labels.equals(others):
+        return
+    if labels.is_unique and others.is_unique and labels.isin(others).all():
+        n = int(np.flatnonzero(np.asarray(labels != others))[0])
+        raise ValueError(
+            f"X and y have the same labels of rows in another order: row {n} is {labels[n]!r} in X,"
+            f" and {others[n]!r} in y. Rows are paired by their order: pass y.loc[X.index], or"
+            " y.to_numpy() if it is right as it is."
+        )
+
+
+def check_no_target_among_inputs(X: Any, y: Any) -> None:
+    """Raise if a column of y is a column of X as well, by name and by values."""
+    if not is_frame(X) or not (is_frame(y) or is_series(y)):
+        return
+    columns = [y[name] for name in y.columns] if is_frame(y) else [y]
+    both = [
+        column.name
+        for column in columns
+        if column.name in X.columns
+        and X[column.name].reset_index(drop=True).equals(column.reset_index(drop=True))
+    ]
+    if both:
+        raise ValueError(
+            f"{', '.join(map(repr, both))} is in X and in y, with the same values: nothing is left"
+            " to predict. Drop what is a target from X."
+        )
+
+
 def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
     """[M, T], targets in the order of the fit; NaN is allowed."""
     from sklearn.utils.validation import check_array

@@ -40,7 +40,7 @@ from .columns import (
     FORMS,
     Scaling,
     TargetForm,
-    check_no_text,
+    check_pair,
     check_targets,
     in_blocks,
     index_of,
@@ -174,7 +174,7 @@ class CoolMTGPRegressor(
         refuse_weights(other)
         if is_dataset(X):
             return fit_dataset(self, X, y, callbacks, tensorboard)
-        check_no_text(y, "y")
+        check_pair(X, y)
         table = X
         X, y, encoding = training_inputs(X, y, self.missing_inputs)
         of_X = {"dtype": np.float64, "ensure_min_samples": 2}

@@ -86,19 +86,27 @@ def heavy_lines(heavy: Mapping[str, float], transformed: bool, streamed: bool = 
     ]
 
 
+HOPELESS = 0.99
+"""With a larger error by leave-one-out, relative to that of the mean of all rows, nothing has been
+learnt: by chance it is a little smaller than one."""
+
 POOR = 1.0
 """Relative RMSE beyond which the mean of all rows is the better prediction."""
 
 
 def poor_lines(scores: Sequence[Mapping[str, Any]], transformed: bool) -> list[str]:
     """
-    What to do about transformed targets whose means miss more than the mean of all rows does.
+    What to say of targets whose means miss about as much as the mean of all rows does, or more.
 
-    >>> poor_lines([{"target": "views", "relative_rmse": 3.1}], False)
+    >>> poor_lines([{"target": "views", "relative_rmse": 0.7}], False)
     []
+    >>> poor_lines([{"target": "views", "relative_rmse": 1.1}], False)
+    ['No target is predicted better than by the mean: these inputs tell little about it.']
     """
+    if not transformed:
+        return hopeless_lines(scores)
     poor = [row for row in scores if row["relative_rmse"] > POOR]
-    if not transformed or not poor:
+    if not poor:
         return []
     shown = listed([f"{row['target']} ({row['relative_rmse']:.2g})" for row in poor])
     return [
@@ -107,6 +115,22 @@ def poor_lines(scores: Sequence[Mapping[str, Any]], transformed: bool) -> list[s
         " do not suffer (--quantiles 0.05,0.5,0.95). If means count, compare with gpflow-cool"
         " evaluate --transform yeo-johnson --kernels auto,matern32, or fit without a transform."
     ]
+
+
+def hopeless_lines(scores: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which targets the inputs tell little about; those that never change are left out."""
+    hopeless = [row["target"] for row in scores if row["relative_rmse"] >= HOPELESS]
+    if not hopeless:
+        return []
+    verb, whom = ("is", "it") if len(hopeless) == 1 else ("are", "them")
+    who = "No target is" if all_are_hopeless(scores) else f"{listed(hopeless)} {verb} not"
+    return [f"{who} predicted better than by the mean: these inputs tell little about {whom}."]
+
+
+def all_are_hopeless(scores: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the inputs tell little about any target that changes."""
+    changing = [row for row in scores if not np.isnan(row["relative_rmse"])]
+    return bool(changing) and all(row["relative_rmse"] >= HOPELESS for row in changing)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from .learned import (
 )
 from .residuals import (
     ObservedAndPredicted,
+    all_are_hopeless,
     heavy_lines,
     heavy_tails,
     listed,
@@ -296,6 +297,13 @@ def how_training_ended(converged: bool, message: str) -> str:
     return f", {stopped[0]}" if stopped else ""
 
 
+def relevance_of_fit(result: Mapping[str, Any]) -> str:
+    """Which inputs matter most, if the predictions are worth anything."""
+    if all_are_hopeless(result["leave_one_out"]["targets"]):
+        return "matter most: not known, since no target is predicted better than by the mean"
+    return relevance_sentence(result["relevance"])
+
+
 def fit_lines(result: dict[str, Any]) -> list[str]:
     """What a fit has found, as text."""
     points = result["inducing_points"]
@@ -311,7 +319,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         f"targets: {listed(result['targets'])}",
         result["kernel_choice"] or f"kernel:  {result['kernel']}",
         *filter(None, [grid_sentence(result["grid"])]),
-        relevance_sentence(result["relevance"]),
+        relevance_of_fit(result),
         *remark_lines(result["message"]),
         "",
         f"{who} predicted from all the others, without training again:",

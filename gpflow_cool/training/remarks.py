@@ -37,7 +37,7 @@ def note_of_floor(model: TrainableModel) -> str:
         return (
             "; sigma2 of every task is at its lower bound: the model passes through all targets,"
             " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
-            " out, or try fewer lengthscales" + note_of_copies(model)
+            " out" + ", or try fewer lengthscales" * has_several(model) + note_of_copies(model)
         )
     if not np.any(at_floor):
         return ""
@@ -47,13 +47,21 @@ def note_of_floor(model: TrainableModel) -> str:
     names = ", ".join(model.task_names[n] for n in noiseless[:NAMED])
     more = f" and {len(noiseless) - NAMED} more" * (len(noiseless) > NAMED)
     crowded = MANY_TASKS * len(at_floor) > len(np.asarray(model.data[1]))
+    given = "given the tasks before, " * (noiseless != [0])
     return (
-        f"; the noise, sigma2, of {names}{more} is at its lower bound: given the"
-        " tasks before, nothing seems to be left to chance, and predictions of several tasks"
+        f"; the noise, sigma2, of {names}{more} is at its lower bound: {given}nothing seems to be"
+        " left to chance, and predictions of several tasks"
         " together may be far too certain. Score the model on rows held out"
         + (", and use more rows or fewer tasks: these are too many for so few rows" * crowded)
         + note_of_copies(model)
     )
+
+
+def has_several(model: TrainableModel) -> bool:
+    """Whether a kernel inside has several lengthscales."""
+    kernel = model.kernel
+    parts = (getattr(part, "lengthscales", None) for part in (kernel, *kernel.submodules))
+    return any(np.size(part) > 1 for part in parts if part is not None)
 
 
 def note_of_copies(model: TrainableModel) -> str:

@@ -13,7 +13,7 @@ from gpflow_cool.selection import choice as module
 from gpflow_cool.selection.candidates import CANDIDATES, named_candidates
 from gpflow_cool.selection.choice import KernelTable, rows_of_choice
 from gpflow_cool.selection.comparison import fit_and_score, scored, start_near
-from gpflow_cool.selection.ranking import Candidate, Trained, best_of, charged, is_better
+from gpflow_cool.selection.ranking import Candidate, Trained, best_of, charged, is_better, surpasses
 from gpflow_cool.training.relevance import prior_around
 
 kernels = gpflow.kernels
@@ -134,6 +134,25 @@ def test_lengthscales_per_input_must_bring_means_closer_to_the_targets(rmse, bet
     common = common._replace(row=common.row._replace(rmse=1.0))
     freed = freed._replace(row=freed.row._replace(rmse=rmse))
     assert is_better(freed, common, prior_cost=0.1) == better
+
+
+@pytest.mark.parametrize(
+    "change, taken",
+    [
+        ({}, True),
+        ({"score": 1.0}, False),
+        ({"log_density": -9.0}, False),
+        ({"rmse": 0.985}, False),
+        ({"interpolates": True}, False),
+    ],
+)
+def test_another_kernel_with_lengthscales_per_input_must_be_better_in_everything(change, taken):
+    first, second = trained("first", BASE, score=2.0), trained("second", BASE + 0.1, score=3.0)
+    first = first._replace(row=first.row._replace(rmse=1.0))
+    second = second._replace(row=second.row._replace(**{"rmse": 0.97, **change}))
+    assert surpasses(second, first) is taken
+    both = first._replace(row=first.row._replace(interpolates=True))
+    assert surpasses(second, both) is (taken or "interpolates" in change)
 
 
 def test_kernels_start_from_what_the_same_kernel_or_the_first_has_ended_with():

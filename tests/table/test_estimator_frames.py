@@ -120,3 +120,34 @@ def test_saved_and_loaded(framed, tmp_path):
     with pytest.raises(ValueError, match="exists already"):
         regressor.save(tmp_path / "model")
     regressor.save(tmp_path / "model", force=True)
+
+
+def test_rows_in_another_order_are_refused(framed):
+    """Same labels, paired by their order: every row would get the targets of another."""
+    _, inputs, targets = framed
+    shuffled = targets.iloc[::-1]
+    message = (
+        "X and y have the same labels of rows in another order: row 0 is 'row 0' in X, and"
+        f" 'row {len(X) - 1}' in y. Rows are paired by their order: pass y.loc\\[X.index\\]"
+    )
+    regressor = CoolMTGPRegressor("se", ard=False)
+    with pytest.raises(ValueError, match=message):
+        regressor.fit(inputs, shuffled)
+    with pytest.raises(ValueError, match="another order"):
+        regressor.fit(inputs, shuffled["heat"])
+    for other in (targets.reset_index(drop=True), shuffled.loc[inputs.index], targets.to_numpy()):
+        regressor.fit(inputs, other)
+        assert_array_equal(regressor.training_data()[1], Y)
+
+
+def test_a_target_that_is_also_an_input_is_refused(framed):
+    _, inputs, targets = framed
+    regressor = CoolMTGPRegressor("se", ard=False)
+    message = "'heat' is in X and in y, with the same values: nothing is left to predict. Drop what"
+    with pytest.raises(ValueError, match=message):
+        regressor.fit(inputs.join(targets["heat"]), targets)
+    with pytest.raises(ValueError, match=message):
+        regressor.fit(inputs.join(targets["heat"]), targets["heat"])
+    before = inputs.assign(heat=targets["heat"].shift(1, fill_value=0.0))  # yesterday's heat
+    regressor.fit(before, targets)
+    assert_array_equal(regressor.training_data()[1], Y)

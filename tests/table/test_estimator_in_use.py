@@ -84,8 +84,7 @@ LINE = np.linspace(0.0, 6.0, 30)[:, None]
 NOISELESS = LINE, np.hstack([np.sin(LINE), np.cos(LINE)])
 AT_FLOOR = (
     "Beware: sigma2 of every task is at its lower bound: the model passes through all targets, and"
-    " may be far too certain elsewhere unless they have no noise. Score it on rows held out, or try"
-    " fewer lengthscales."
+    " may be far too certain elsewhere unless they have no noise. Score it on rows held out."
 )
 ONLY_NOISE = (
     "Beware: everything looks like noise: no target was found to depend on the inputs. Other"

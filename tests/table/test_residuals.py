@@ -5,7 +5,13 @@ import pytest
 from scipy.stats import kurtosis
 
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.residuals import heavy_lines, heavy_tails, poor_lines, standardised_rows
+from gpflow_cool.table.residuals import (
+    all_are_hopeless,
+    heavy_lines,
+    heavy_tails,
+    poor_lines,
+    standardised_rows,
+)
 from gpflow_cool.table.summary import leave_one_out_scores
 
 
@@ -55,4 +61,25 @@ def test_means_that_miss_are_told_where_targets_are_transformed():
     (line,) = poor_lines(scores, True)
     assert line.startswith("Means miss by more than the mean of all rows does: views (1.1e+02),")
     assert "Medians and intervals do not suffer (--quantiles 0.05,0.5,0.95)" in line
-    assert poor_lines(scores, False) == poor_lines(scores[:1], True) == []
+    assert poor_lines(scores[:1], True) == []
+
+
+NO_BETTER = "predicted better than by the mean: these inputs tell little about"
+
+
+@pytest.mark.parametrize(
+    "errors, expected",
+    [
+        ([0.9, 0.98], []),
+        ([0.9, 1.2], [f"b is not {NO_BETTER} it."]),
+        ([1.0, 0.9, 0.99, np.nan], [f"a, c are not {NO_BETTER} them."]),
+        ([1.0, 1.3], [f"No target is {NO_BETTER} them."]),
+        ([1.0, np.nan], [f"No target is {NO_BETTER} it."]),
+        ([np.nan], []),
+    ],
+)
+def test_targets_of_which_nothing_was_learnt_are_named(errors, expected):
+    """A target that never changes has no relative error."""
+    scores = [{"target": name, "relative_rmse": r} for name, r in zip("abcd", errors, strict=False)]
+    assert poor_lines(scores, False) == expected
+    assert all_are_hopeless(scores) is bool(expected and expected[0].startswith("No target"))

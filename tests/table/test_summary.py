@@ -214,3 +214,13 @@ def test_of_many_names_the_first_are_listed():
     assert listed([f"x{i}" for i in range(12)]) == (
         "x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, ... (12)"
     )
+
+
+def test_where_nothing_is_predicted_no_input_is_said_to_matter(small_regressor):
+    result = fit_summary(small_regressor, Path("model"), 1.0)
+    assert any("(part of the variance" in line for line in fit_lines(result))
+    for row in result["leave_one_out"]["targets"]:
+        row["relative_rmse"] = 1.01
+    lines = fit_lines(result)
+    assert "matter most: not known, since no target is predicted better than by the mean" in lines
+    assert any(line.startswith("No target is predicted better than by the mean") for line in lines)

@@ -14,6 +14,25 @@ def test_noise_at_its_bound_is_told_in_the_history(rng):
     for Y, at_bound in ((exact, True), (exact + 0.3 * rng.normal(size=exact.shape), False)):
         history = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0)
         assert ("; sigma2 of every task is at its lower bound" in history.message) is at_bound
+        assert "lengthscales" not in history.message  # there is one
+
+
+def test_fewer_lengthscales_are_advised_where_there_are_several():
+    X = np.hstack([np.linspace(0, 6, 20)[:, None]] * 2) ** [1, 2]
+    Y = np.hstack([np.sin(X[:, :1]), np.cos(X[:, :1])])
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
+    message = CoolMTGP((X, Y), kernel + gpflow.kernels.Linear()).fit(verbose=0, steps=30).message
+    assert "Score it on rows held out, or try fewer lengthscales" in message
+
+
+def test_the_first_task_has_none_before_it(rng):
+    """Its noise is at the bound, and that of the second task is not."""
+    X = np.linspace(0, 6, 30)[:, None]
+    Y = np.hstack([np.sin(X), np.sin(X) + 0.5 * rng.normal(size=[30, 1])])
+    message = CoolMTGP((X, Y), gpflow.kernels.SquaredExponential()).fit(verbose=0).message
+    assert "of task_0 is at its lower bound: nothing seems to be left to chance" in message
+    message = CoolMTGP((X, Y[:, ::-1]), gpflow.kernels.SquaredExponential()).fit(verbose=0).message
+    assert "of task_1 is at its lower bound: given the tasks before, nothing seems" in message
 
 
 @pytest.mark.parametrize("copies, told", [(0, ""), (20, "20 rows are exact copies of another")])
@@ -27,7 +46,7 @@ def test_copies_of_rows_are_told_where_they_hide_the_noise(rng, copies, told):
         f"{told}: training takes copies for measurements that agree without noise. Remove them,"
         " unless they were measured anew"
     )
-    assert ("copies" in message) is message.endswith(f"fewer lengthscales. {reason}") is bool(told)
+    assert ("copies" in message) is message.endswith(f"rows held out. {reason}") is bool(told)
 
 
 def test_tasks_that_others_explain_without_noise_are_named_in_the_history(rng):
