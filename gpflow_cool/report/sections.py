@@ -20,7 +20,7 @@ from ..plotting import (
 from ..plotting.kernels import MAX_BARS
 from ..selection.ranking import Candidate
 from ..table.encoding import Coding
-from ..table.learned import relevance_by_name
+from ..table.learned import kernel_in_words, relevance_by_name
 from ..table.parameters import (
     deviations,
     kernel_parameters,
@@ -43,6 +43,7 @@ from .data import (
     MAX_TARGETS_DRAWN,
     Findings,
     calibration_of,
+    has_labels,
     is_map,
     most_surprising,
     report_data,
@@ -57,7 +58,6 @@ from .page import (
     section,
     table,
     whole_page,
-    words,
 )
 
 
@@ -94,7 +94,6 @@ def facts_section(found: Findings) -> str:
     """The main numbers, at the head of the page."""
     regressor = found.regressor
     model = regressor.model_
-    kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
     missing = sum(missing_targets(regressor).values())
     evidence = log_evidence(model)
     facts = [
@@ -102,7 +101,7 @@ def facts_section(found: Findings) -> str:
         (str(regressor.n_features_in_), "inputs"),
         (str(len(regressor.target_names_)), "targets"),
         *([(f"{missing:,}", "cells of targets missing")] if missing else []),
-        (kernel, "kernel"),
+        (kernel_in_words(regressor), "kernel"),
         (regressor.learning, "learning"),
         (number(np.nan if evidence is None else evidence), "log evidence, standardised data"),
     ]
@@ -256,13 +255,14 @@ def surprises_section(found: Findings) -> str:
     if not rows:
         return ""
     num_rows = len(found.rows.Y)
+    counted = "" if has_labels(found.regressor) else " Rows of the fit are counted from 1."
     return section(
         "Surprises",
         "Which rows are surprising?",
         "Each row is predicted from all the others. The probability is that of a row at least as"
         " far from its prediction, all targets together. The target is the one that deviates most;"
         " it was expected between <i>from</i> and <i>to</i> (two standard deviations)."
-        f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.",
+        f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.{counted}",
         table(head, rows),
     )
 
