@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from ..table.costs import MAX_ROWS
-from ..table.files import TableError, check_folder, read_table
+from ..table.files import TableError, read_table
 
 KERNELS = [
     "auto",
@@ -334,11 +334,6 @@ class Training(NamedTuple):
 
 
 # Places and output ------------------------------------------------------------------------------
-
-
-def check_writable(out: Path) -> None:
-    """Raise if a folder cannot be made there."""
-    check_folder(next(parent for parent in Path(os.path.abspath(out)).parents if parent.exists()))
 
 
 def check_model(model: Path) -> None:

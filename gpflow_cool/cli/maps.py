@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from ..saving.files import write_whole
+from ..saving.files import write_with_folders
 from ..table.cells import read_cells
 from ..table.encoding import Coding
 from ..table.files import TableError, check_output, did_you_mean
@@ -133,7 +133,7 @@ def map_command(
             at=places,
         )
         write_below(figure, held_line(held))
-        write_whole(out, picture(figure, out.suffix))
+        write_with_folders(out, picture(figure, out.suffix))
     result = {"out": str(out), "x": first, "y": second, "targets": shown}
     result["held"] = {part.name: {"at": part.value, "why": part.why} for part in held}
     lines = [*filter(None, [held_line(held)]), drawn_line(shown, out)]
