@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from ..report.page import without_nan
 from ..table.costs import MAX_ROWS
 from ..table.files import TableError, read_table
 
@@ -379,8 +380,8 @@ def printable(text: str) -> str:
 
 
 def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool) -> None:
-    """Print a result as JSON or as text."""
+    """Print a result as JSON, with null for what is not a number, or as text."""
     if as_json:
-        click.echo(json.dumps(result, indent=1))
+        click.echo(json.dumps(without_nan(result), indent=1, allow_nan=False))
     elif not quiet:
         click.echo(printable("\n".join(lines)))

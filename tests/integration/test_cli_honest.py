@@ -148,6 +148,22 @@ def test_many_rows_with_an_empty_cell_are_told_at_once(tmp_path):
     assert "Leave out --inducing" in mistake(*arguments, "--inducing", 50)
 
 
+def test_a_target_that_never_changes_is_called_constant(tmp_path):
+    frame("a").assign(still=7.0).to_csv(tmp_path / "data.csv", index=False)
+    arguments = ["fit", tmp_path / "data.csv", "--targets", "a,still", "--out", tmp_path / "m"]
+    result = run(*arguments)
+    assert "nan" not in result.output
+    assert "Target 'still' is 7 in every row: there is nothing to learn" in result.stderr
+    row = next(line for line in result.stdout.splitlines() if line.startswith("still "))
+    assert row.split()[2] == "constant"
+    reason = "still never changes: it has no relative RMSE, and the joint score leaves it out."
+    assert result.stdout.count(reason) == 1
+    found = json.loads(run(*arguments, "--force", "--json").stdout, parse_constant=pytest.fail)
+    assert found["leave_one_out"]["targets"][1]["relative_rmse"] is None
+    line = mistake("evaluate", *arguments[1:4], "--quiet")
+    assert "Target 'still' never changes, and cannot be scored: leave it out." in line
+
+
 # Files and terminals -----------------------------------------------------------------------------
 
 
