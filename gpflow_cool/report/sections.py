@@ -27,6 +27,7 @@ from ..table.parameters import (
     large_signal_sentence,
     lengthscales,
 )
+from ..table.remarks import noise_lines
 from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
     caveat_lines,
@@ -129,7 +130,8 @@ def scores_section(found: Findings) -> str:
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
     transformed = not regressor._targets.is_linear
     streamed = scores["rows"] < regressor.model_.num_rows
-    remarks = heavy_lines(heavy_tails(regressor), transformed, streamed)
+    remarks = noise_lines(regressor)
+    remarks += heavy_lines(heavy_tails(regressor), transformed, streamed)
     remarks += poor_lines(scores["targets"], transformed)
     notes = [" ".join(caveat_lines(scores)), *remarks]
     caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)

@@ -193,6 +193,24 @@ def test_targets_without_noise_are_told_of_once(tmp_path, command):
     assert result.output.count("Beware") == 1
 
 
+def test_doubts_about_the_noise_are_told_again_where_targets_go_together(tmp_path):
+    x = np.linspace(0.0, 6.0, 12)
+    table = pd.DataFrame({"x": x, "heat": np.sin(x), "cold": np.cos(x)})
+    table.to_csv(tmp_path / "data.csv", index=False)
+    model, out = tmp_path / "model", tmp_path / "p.csv"
+    run("fit", tmp_path / "data.csv", "--targets", "heat,cold", "--out", model, "--quiet")
+    predict = ["predict", model, tmp_path / "data.csv", "--out", out, "--force"]
+    line = (
+        "Beware: the noise of every task is at its lower bound, so that covariances between"
+        " targets, and predictions given some of them, may be far too certain.\n"
+    )
+    assert run(*predict, "--cov").stderr == run(*predict, "--given", "cold").stderr == line
+    assert run(*predict).stderr == run(*predict, "--cov", "--quiet").stderr == ""
+    assert run("report", model, "--out", tmp_path / "r.html").exit_code == 0
+    text = "Beware: sigma2 of every task is at its lower bound: the model passes through all"
+    assert (tmp_path / "r.html").read_text().count(text) == 1
+
+
 def test_names_cannot_steer_the_terminal(tmp_path):
     name = "a\x1b[2J"
     frame(name).to_csv(tmp_path / "data.csv", index=False)
