@@ -134,8 +134,8 @@ def map_command(
         )
         write_below(figure, held_line(held))
         write_with_folders(out, picture(figure, out.suffix))
-    result = {"out": str(out), "x": first, "y": second, "targets": shown}
-    result["held"] = {part.name: {"at": part.value, "why": part.why} for part in held}
+    told = {part.name: {"at": part.value, "why": part.why} for part in held}
+    result = {"out": str(out), "x": first, "y": second, "targets": shown, "held": told}
     lines = [*filter(None, [held_line(held)]), drawn_line(shown, out)]
     console.say(result, lines, quiet, as_json)
 
