@@ -150,6 +150,7 @@ def test_an_outlier_is_the_most_surprising_row():
     assert page.rows[start + 1][:3] == ["sample 6", "b", number(Y[6, 1])]
 
 
+@pytest.mark.slow
 def test_rows_without_labels_are_counted_from_one(small_regressor, tmp_path):
     counted = "Rows of the fit are counted from 1."
     first = min(range(15), key=lambda n: most_surprising_of(small_regressor)[n])
