@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from ..lowrank import DEFAULT_POINTS
-from ..saving.files import write_whole
+from ..saving.files import write_with_folders
 from ..saving.folder import check_place
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
-from ..table.files import TableError, check_output, write_table
+from ..table.files import TableError, check_output, check_writable, write_table
 from . import console, predicting, streams, tables
 from .console import Training, if_stopped, load_model, load_tensorflow, note, say
 from .evaluating import evaluate
@@ -128,7 +128,7 @@ def fit(
       gpflow-cool fit folder/*.parquet --targets heat,cold --inducing 200 --out model
     """
     given = Training(data=data[0], **options)
-    console.check_writable(out)
+    check_writable(out)
     check_place(out, force)
     found = streams.training_stream(data, given) or tables.training_table(given)
     predicting.prediction_names(found.targets)
@@ -157,7 +157,7 @@ def write_report(regressor: Any, model: Path, out: Path) -> None:
     from ..report.sections import report_page
 
     name = Path(os.path.abspath(model)).name
-    write_whole(out, report_page(regressor, name).encode())
+    write_with_folders(out, report_page(regressor, name).encode())
 
 
 def inducing_points(
@@ -297,7 +297,7 @@ main.add_command(map_command)
 )
 def demo(out: Path, seed: int) -> None:
     """Fit the paper's two-task data; print and draw what was learned."""
-    console.check_writable(out)
+    check_writable(out)
     load_tensorflow()
     from .demo import run_demo
 

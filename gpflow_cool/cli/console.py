@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from ..report.page import without_nan
 from ..table.costs import MAX_ROWS
-from ..table.files import TableError, check_folder, read_table
+from ..table.files import TableError, read_table
 
 KERNELS = [
     "auto",
@@ -336,11 +337,6 @@ class Training(NamedTuple):
 # Places and output ------------------------------------------------------------------------------
 
 
-def check_writable(out: Path) -> None:
-    """Raise if a folder cannot be made there."""
-    check_folder(next(parent for parent in Path(os.path.abspath(out)).parents if parent.exists()))
-
-
 def check_model(model: Path) -> None:
     """Raise if a folder is no saved model."""
     if not (model / "model.json").is_file():
@@ -384,8 +380,8 @@ def printable(text: str) -> str:
 
 
 def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool) -> None:
-    """Print a result as JSON or as text."""
+    """Print a result as JSON, with null for what is not a number, or as text."""
     if as_json:
-        click.echo(json.dumps(result, indent=1))
+        click.echo(json.dumps(without_nan(result), indent=1, allow_nan=False))
     elif not quiet:
         click.echo(printable("\n".join(lines)))

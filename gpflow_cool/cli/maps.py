@@ -1,18 +1,23 @@
 """The command ``gpflow-cool map``: predictions over two inputs as pictures."""
 
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
-from ..saving.files import write_whole
+from ..saving.files import write_with_folders
 from ..table.cells import read_cells
+from ..table.encoding import Coding
 from ..table.files import TableError, check_output, did_you_mean
 from . import console
 from .predicting import SavedColumns, saved_columns
 
 PICTURES = (".png", ".pdf", ".svg")
+
+LETTERS_PER_INCH = 16
+"""How many letters of the line below a picture fit into an inch."""
 
 
 class Assignments(click.ParamType):
@@ -94,7 +99,7 @@ def map_command(
     The rows show the mean with the data on top, the deviation of a new observation, with --limits
     the probability of exceeding a limit, and with --simulations functions that are drawn at random,
     joint over places and targets. Inputs that are not on the map stay at their means, categories at
-    the most frequent one, or where --at puts them.
+    the most frequent one, or where --at puts them; a line below the pictures says where that is.
 
     \b
       gpflow-cool map model --x lon --y lat --limits Cd=0.8,Cu=50 --out map.png
@@ -112,6 +117,8 @@ def map_command(
     with console.if_stopped("nothing was written."):
         from ..plotting import plot_maps
 
+        places = np.where(np.isnan(fixed), regressor.typical_inputs(), fixed)
+        held = held_inputs(columns, (first, second), places, at)
         figure = plot_maps(
             regressor,
             shown,
@@ -123,16 +130,84 @@ def map_command(
             y=second,
             cells=cells,
             aspect=aspect,
-            at=np.where(np.isnan(fixed), regressor.typical_inputs(), fixed),
+            at=places,
         )
-        write_whole(out, picture(figure, out.suffix))
-    result = {"out": str(out), "x": first, "y": second, "targets": shown}
-    console.say(result, [drawn_line(shown, out)], quiet, as_json)
+        write_below(figure, held_line(held))
+        write_with_folders(out, picture(figure, out.suffix))
+    told = {part.name: {"at": part.value, "why": part.why} for part in held}
+    result = {"out": str(out), "x": first, "y": second, "targets": shown, "held": told}
+    lines = [*filter(None, [held_line(held)]), drawn_line(shown, out)]
+    console.say(result, lines, quiet, as_json)
 
 
 def drawn_line(shown: list[str], out: Path) -> str:
     """What was done."""
     return f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, written to {out}."
+
+
+# Inputs that are not on the map ------------------------------------------------------------------
+
+
+class HeldInput(NamedTuple):
+    """An input that is not on the map, and the value that it has in all of it."""
+
+    name: str
+    value: str
+    """As people write it."""
+
+    why: str
+    """"mean", "most frequent", or "--at"."""
+
+
+def held_inputs(
+    columns: SavedColumns, axes: tuple[str, str], places: Any, at: dict[str, str]
+) -> list[HeldInput]:
+    """
+    Where the inputs are that are not on the map.
+
+    :param places: [D], values of all inputs, encoded.
+    """
+    found, start = [], 0
+    for name, coding in columns.codings.items():
+        own = places[start : start + len(coding.inputs)]
+        start += len(own)
+        if name in axes or not len(own):
+            continue
+        is_category = coding.kind == "category"
+        value = coding.categories[int(np.argmax(own))] if is_category else shown_value(coding, own)
+        usual = "most frequent" if is_category else "mean"
+        found.append(HeldInput(name, value, "--at" if name in at else usual))
+    return found
+
+
+def shown_value(coding: Coding, own: Any) -> str:
+    """The value of a number, a date or a duration, as people write it, with four digits."""
+    value = float(own[0])
+    return coding.shown(value if coding.kind == "date" else float(f"{value:.4g}"))
+
+
+def held_line(held: list[HeldInput]) -> str:
+    """
+    What to say of the inputs that are not on the map; nothing if all are.
+
+    >>> held_line([HeldInput("depth", "0.5", "mean"), HeldInput("soil", "clay", "--at")])
+    'Held in the whole map: depth = 0.5 (mean), soil = clay (--at).'
+    """
+    from ..table.residuals import listed  # needs TensorFlow
+
+    parts = listed([f"{part.name} = {part.value} ({part.why})" for part in held])
+    return f"Held in the whole map: {parts}." if held else ""
+
+
+def write_below(figure: Any, line: str) -> None:
+    """Write a line below all pictures of a figure, in several lines if it is long."""
+    if line:
+        width = int(LETTERS_PER_INCH * figure.get_figwidth())
+        text = "\n".join(textwrap.wrap(console.printable(line), width))
+        figure.supxlabel(text, fontsize=7, parse_math=False)
+
+
+# Before TensorFlow is loaded ---------------------------------------------------------------------
 
 
 def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, str]:

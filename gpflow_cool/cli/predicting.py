@@ -138,6 +138,7 @@ def predict(
     regressor = load_model(model)
     if columns is None or rows is None:
         raise TableError(f"{model} was fitted to arrays without names: predict from Python.")
+    from ..table.remarks import certainty_lines
     from ..table.summary import far_rows
 
     X = named_inputs(columns, rows.X)
@@ -155,6 +156,8 @@ def predict(
             found = sample_columns(names, drawn, copied, rows.kept, shown)
         far = far_rows(regressor, X)
         write_table(out, found)
+    for line in certainty_lines(regressor) if cov or given else []:
+        note(line, quiet)
     note_far(far, len(X), quiet)
     result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(found)}
     if samples is not None:

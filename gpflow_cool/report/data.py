@@ -149,10 +149,19 @@ def rounded(values: AnyNDArray) -> list[float]:
     return [float(f"{value:.6g}") for value in values.ravel()]
 
 
-def row_labels(regressor: Any, num_rows: int) -> list[str]:
-    """Labels of the training rows: the index of the fit, or numbers from 0."""
+def has_labels(regressor: Any) -> bool:
+    """
+    Whether the rows of the fit have labels of their own. The numbers that pandas gives to the rows
+    of any table are none, and a saved estimator has none.
+    """
     index = getattr(regressor, "_index", None)
-    return [str(label) for label in (range(num_rows) if index is None else index)]
+    return index is not None and list(index) != list(range(len(index)))
+
+
+def row_labels(regressor: Any, num_rows: int) -> list[str]:
+    """Labels of the training rows, or their numbers, counted from 1 as people do."""
+    labels = regressor._index if has_labels(regressor) else range(1, num_rows + 1)
+    return [str(label) for label in labels]
 
 
 def calibration_data(rows: LeftOut) -> dict[str, Any]:

@@ -142,14 +142,6 @@ def number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.4g}".replace("-", "−", 1)
 
 
-def words(name: str) -> str:
-    """
-    >>> words("SquaredExponential"), words("Matern52")
-    ('squared exponential', 'matern52')
-    """
-    return re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower()
-
-
 def count(number: int, what: str) -> str:
     """
     >>> count(1, "input"), count(3, "input")

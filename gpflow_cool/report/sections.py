@@ -20,13 +20,14 @@ from ..plotting import (
 from ..plotting.kernels import MAX_BARS
 from ..selection.ranking import Candidate
 from ..table.encoding import Coding
-from ..table.learned import relevance_by_name
+from ..table.learned import kernel_in_words, relevance_by_name
 from ..table.parameters import (
     deviations,
     kernel_parameters,
     large_signal_sentence,
     lengthscales,
 )
+from ..table.remarks import noise_lines
 from ..table.residuals import heavy_lines, heavy_tails, poor_lines
 from ..table.summary import (
     caveat_lines,
@@ -43,6 +44,7 @@ from .data import (
     MAX_TARGETS_DRAWN,
     Findings,
     calibration_of,
+    has_labels,
     is_map,
     most_surprising,
     report_data,
@@ -57,7 +59,6 @@ from .page import (
     section,
     table,
     whole_page,
-    words,
 )
 
 
@@ -94,7 +95,6 @@ def facts_section(found: Findings) -> str:
     """The main numbers, at the head of the page."""
     regressor = found.regressor
     model = regressor.model_
-    kernel = words(type(model.kernel).__name__) + (", ARD" if regressor.ard else "")
     missing = sum(missing_targets(regressor).values())
     evidence = log_evidence(model)
     facts = [
@@ -102,7 +102,7 @@ def facts_section(found: Findings) -> str:
         (str(regressor.n_features_in_), "inputs"),
         (str(len(regressor.target_names_)), "targets"),
         *([(f"{missing:,}", "cells of targets missing")] if missing else []),
-        (kernel, "kernel"),
+        (kernel_in_words(regressor), "kernel"),
         (regressor.learning, "learning"),
         (number(np.nan if evidence is None else evidence), "log evidence, standardised data"),
     ]
@@ -130,7 +130,8 @@ def scores_section(found: Findings) -> str:
     head = ["target", "RMSE", "relative RMSE", "inside ±2σ", "NLPD"]
     transformed = not regressor._targets.is_linear
     streamed = scores["rows"] < regressor.model_.num_rows
-    remarks = heavy_lines(heavy_tails(regressor), transformed, streamed)
+    remarks = noise_lines(regressor)
+    remarks += heavy_lines(heavy_tails(regressor), transformed, streamed)
     remarks += poor_lines(scores["targets"], transformed)
     notes = [" ".join(caveat_lines(scores)), *remarks]
     caveat = "".join(f'<p class="note">{html.escape(line)}</p>' for line in notes)
@@ -256,13 +257,14 @@ def surprises_section(found: Findings) -> str:
     if not rows:
         return ""
     num_rows = len(found.rows.Y)
+    counted = "" if has_labels(found.regressor) else " Rows of the fit are counted from 1."
     return section(
         "Surprises",
         "Which rows are surprising?",
         "Each row is predicted from all the others. The probability is that of a row at least as"
         " far from its prediction, all targets together. The target is the one that deviates most;"
         " it was expected between <i>from</i> and <i>to</i> (two standard deviations)."
-        f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.",
+        f" Of {num_rows:,} rows, one below {number(1 / num_rows)} is expected by chance.{counted}",
         table(head, rows),
     )
 

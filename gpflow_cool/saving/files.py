@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,21 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def write_with_folders(path: Path, content: bytes) -> None:
+    """
+    Write a file whole or not at all, and make the folders on the way that are missing; after an
+    error they are removed.
+    """
+    made = [parent for parent in path.parents if not parent.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    finally:
+        for parent in made:
+            with suppress(OSError):  # not empty
+                parent.rmdir()
 
 
 def npz_bytes(arrays: Mapping[str, ArrayLike]) -> bytes:

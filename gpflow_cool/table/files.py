@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..saving.files import write_whole
+from ..saving.files import write_with_folders
 from . import arff
 
 Numbers = NDArray[np.float64]
@@ -320,14 +320,15 @@ def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bo
         raise TableError(f"{path} exists already: {hint}.")
     if path.suffix.lower() in PARQUET:
         import_pyarrow(path)
-    check_folder(path.parent)
+    check_writable(path)
     return path
 
 
-def check_folder(folder: Path) -> None:
-    """Raise unless files can be written to a folder."""
+def check_writable(path: Path) -> None:
+    """Raise if nothing can be made there; folders on the way may be missing."""
+    folder = next(parent for parent in Path(os.path.abspath(path)).parents if parent.exists())
     if not folder.is_dir():
-        raise TableError(f"{folder} is not a folder: make it first.")
+        raise TableError(f"{folder} is not a folder: choose another place.")
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -339,18 +340,19 @@ def check_folder(folder: Path) -> None:
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """
-    Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all.
+    Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all. Folders on
+    the way are made.
 
     In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it.
     """
     if path.suffix.lower() in PARQUET:
-        write_whole(path, parquet_bytes(import_pyarrow(path), columns))
+        write_with_folders(path, parquet_bytes(import_pyarrow(path), columns))
         return
     cells = [written_cells(column) for column in columns.values()]
     buffer = io.StringIO(newline="")
     header = [spreadsheet_text(name) for name in columns]
     csv.writer(buffer, lineterminator="\n").writerows([header, *zip(*cells, strict=True)])
-    write_whole(path, buffer.getvalue().encode())
+    write_with_folders(path, buffer.getvalue().encode())
 
 
 def written_cells(column: Sequence[Any]) -> list[Any]:

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from gpflow.base import AnyNDArray
-from gpflow.kernels import SquaredExponential
+from gpflow.kernels import SquaredExponential, Stationary
 
 from ..grid.axes import find_grid
 from ..grid.kernels import MAX_COLUMNS, grid_that_pays
+from ..selection import candidates
 from ..selection.choice import PER_INPUT, KernelTable
 from ..selection.ranking import Candidate
 from ..selection.relevance import input_relevance
@@ -116,6 +117,16 @@ def kernel_name(regressor: Any) -> str:
         return regressor.kernel_choice_.chosen
     kernel = regressor.kernel
     return kernel if isinstance(kernel, str) else type(kernel).__name__
+
+
+def kernel_in_words(regressor: Any) -> str:
+    """The kernel that was trained, and whether inputs have lengthscales of their own in it."""
+    if regressor.kernel_choice_ is not None:
+        return str(regressor.kernel_choice_.chosen)
+    given, kernel = regressor.kernel, regressor.model_.kernel
+    name = given if isinstance(given, str) else candidates.kernel_name(kernel)
+    parts = [part for part in (kernel, *kernel.submodules) if isinstance(part, Stationary)]
+    return name + PER_INPUT * any(np.size(part.lengthscales.numpy()) > 1 for part in parts)
 
 
 def choice_sentence(table: KernelTable | None, num_targets: int) -> str:

@@ -113,11 +113,14 @@ def joint_densities(regressor: Any, rows: ObservedAndPredicted) -> AnyNDArray:
 
 def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
     """Why scores of rows that were left out are optimistic."""
-    copies, constant = scores["duplicate_rows"], scores["constant_targets"]
+    copies, left_out = scores["duplicate_rows"], scores["constant_targets"]
     lines = [scores["caveat"]]
+    constant = [row["target"] for row in scores["targets"] if np.isnan(row["relative_rmse"])]
     if constant:
-        change = "changes" if len(constant) == 1 else "change"
-        lines.append(f"The joint score leaves out {listed(constant)}, which never {change}.")
+        never = "never changes: it has" if len(constant) == 1 else "never change: they have"
+        them = "it" if len(constant) == 1 else "them"
+        joint = f", and the joint score leaves {them} out" if left_out else ""
+        lines.append(f"{listed(constant)} {never} no relative RMSE{joint}.")
     if copies:
         lines.append(
             f"{copies} {'row is an exact copy' if copies == 1 else 'rows are exact copies'} of"
@@ -177,13 +180,17 @@ def untold_sentence(pairs: Sequence[Sequence[str]]) -> str:
 
 
 def target_scores(y: AnyNDArray, mean: AnyNDArray, std: AnyNDArray) -> dict[str, float]:
-    """Scores of one target, over the rows where it is known."""
+    """
+    Scores of one target, over the rows where it is known. One that never changes has no relative
+    RMSE: NaN.
+    """
     columns = y[:, None], mean[:, None]
     error = float(rmse(*columns)[0])
     base = np.std(y)  # error of predicting the mean of all rows
+    constant = constant_columns(columns[0])[0]
     return {
         "rmse": error,
-        "relative_rmse": float(error / base) if base > 0 else np.nan,
+        "relative_rmse": np.nan if constant else float(error / base),
         "coverage": float(coverage(*columns, std[:, None] ** 2, NUM_SIGMA)[0]),
         "nlpd": float(nlpd(*columns, std[:, None] ** 2)[0]),
     }
@@ -210,8 +217,13 @@ def listed_targets(targets: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
         return list(targets)
     order = np.argsort([-np.nan_to_num(row["relative_rmse"]) for row in targets], kind="stable")
     numbers = [key for key in targets[0] if key != "target"]
-    medians = {key: float(np.nanmedian([row[key] for row in targets])) for key in numbers}
+    medians = {key: median_of([row[key] for row in targets]) for key in numbers}
     return [*(targets[t] for t in order[:MAX_TARGETS_LISTED]), {"target": "median", **medians}]
+
+
+def median_of(values: Sequence[float]) -> float:
+    """The median of what is not NaN; NaN if all are."""
+    return float(np.nanmedian(values)) if not np.isnan(values).all() else np.nan
 
 
 def which_are_listed(targets: Sequence[Mapping[str, Any]]) -> str:
@@ -230,8 +242,10 @@ def score_lines(scores: Mapping[str, Any]) -> list[str]:
     width = max(6, *(len(row["target"]) for row in rows))
     lines = [f"{'target':{width}}        RMSE  relative RMSE  inside 2 sigma        NLPD"]
     for row in rows:
+        relative = row["relative_rmse"]
+        shown = "constant" if np.isnan(relative) else f"{relative:.3f}"
         lines.append(
-            f"{row['target']:{width}}  {row['rmse']:10.4g}  {row['relative_rmse']:13.3f}"
+            f"{row['target']:{width}}  {row['rmse']:10.4g}  {shown:>13}"
             f"  {row['coverage']:14.1%}  {row['nlpd']:10.3f}"
         )
     lines.append(f"{'all':{width}}  {'':10}  {'':13}  {'':14}  {scores['joint_nlpd']:10.3f}")

@@ -32,29 +32,42 @@ COPIES_AGREE = (
 
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of a task has been trained to its lower bound."""
-    at_floor = tasks_at_floor(model)
-    if len(at_floor) and np.all(at_floor):
+    if interpolates(model):
         return (
             "; sigma2 of every task is at its lower bound: the model passes through all targets,"
             " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
             " out" + ", or try fewer lengthscales" * has_several(model) + note_of_copies(model)
         )
+    named = named_at_floor(model)
+    if not named:
+        return ""
+    before = "given the tasks before, " * (named != model.task_names[0])
+    crowded = ", and use more rows or fewer tasks: these are too many for so few rows"
+    return (
+        f"; the noise, sigma2, of {named} is at its lower bound: {before}nothing seems to be left"
+        " to chance, and predictions of several tasks together may be far too certain. Score the"
+        " model on rows held out" + crowded * is_crowded(model) + note_of_copies(model)
+    )
+
+
+def named_at_floor(model: TrainableModel) -> str:
+    """
+    The tasks whose noise has been trained to its lower bound, in words; nothing if there are none.
+    Tasks that never change are not named.
+    """
+    if interpolates(model):
+        return "every task"
+    at_floor = tasks_at_floor(model)
     if not np.any(at_floor):
         return ""
     noiseless = np.flatnonzero(at_floor & ~constant_tasks(model)).tolist()
-    if not noiseless:
-        return ""
     names = ", ".join(model.task_names[n] for n in noiseless[:NAMED])
-    more = f" and {len(noiseless) - NAMED} more" * (len(noiseless) > NAMED)
-    crowded = MANY_TASKS * len(at_floor) > len(np.asarray(model.data[1]))
-    given = "given the tasks before, " * (noiseless != [0])
-    return (
-        f"; the noise, sigma2, of {names}{more} is at its lower bound: {given}nothing seems to be"
-        " left to chance, and predictions of several tasks"
-        " together may be far too certain. Score the model on rows held out"
-        + (", and use more rows or fewer tasks: these are too many for so few rows" * crowded)
-        + note_of_copies(model)
-    )
+    return names + f" and {len(noiseless) - NAMED} more" * (len(noiseless) > NAMED)
+
+
+def is_crowded(model: TrainableModel) -> bool:
+    """Whether tasks are many, compared with the rows."""
+    return MANY_TASKS * len(model.task_names) > len(np.asarray(model.data[1]))
 
 
 def has_several(model: TrainableModel) -> bool:

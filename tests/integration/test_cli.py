@@ -135,6 +135,28 @@ def test_report_is_written(place, tmp_path, monkeypatch):
     assert "ends in .html" in mistake("report", place / "model", "--out", "r.pdf")
 
 
+def test_missing_folders_are_made_for_every_file(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gaps = pd.read_csv(place / "data.csv")
+    gaps.loc[2, "heat"] = np.nan
+    gaps.to_csv("gaps.csv", index=False)
+    targets = ["--targets", "heat,cold"]
+    commands = {
+        "predictions/new/p.csv": ["predict", place / "model", place / "new.csv"],
+        "tables/new/p.parquet": ["predict", place / "model", place / "new.csv"],
+        "completed/new/c.csv": ["impute", "gaps.csv", *targets],
+        "pages/new/r.html": ["report", place / "model"],
+        "maps/new/m.png": ["map", place / "model", "--cells", 4],
+    }
+    for out, command in commands.items():
+        result = run(*command, "--out", out, "--quiet")
+        assert result.exit_code == 0, result.output
+        assert os.listdir(os.path.dirname(out)) == [os.path.basename(out)]
+    fit = ["fit", place / "data.csv", "--targets", "heat", "--quiet", "--out", "models/new/m"]
+    assert run(*fit, "--report", "reports/new/r.html").output == ""
+    assert os.listdir("reports/new") == ["r.html"] and os.listdir("models/new") == ["m"]
+
+
 def test_study_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(

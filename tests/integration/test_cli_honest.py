@@ -148,6 +148,22 @@ def test_many_rows_with_an_empty_cell_are_told_at_once(tmp_path):
     assert "Leave out --inducing" in mistake(*arguments, "--inducing", 50)
 
 
+def test_a_target_that_never_changes_is_called_constant(tmp_path):
+    frame("a").assign(still=7.0).to_csv(tmp_path / "data.csv", index=False)
+    arguments = ["fit", tmp_path / "data.csv", "--targets", "a,still", "--out", tmp_path / "m"]
+    result = run(*arguments)
+    assert "nan" not in result.output
+    assert "Target 'still' is 7 in every row: there is nothing to learn" in result.stderr
+    row = next(line for line in result.stdout.splitlines() if line.startswith("still "))
+    assert row.split()[2] == "constant"
+    reason = "still never changes: it has no relative RMSE, and the joint score leaves it out."
+    assert result.stdout.count(reason) == 1
+    found = json.loads(run(*arguments, "--force", "--json").stdout, parse_constant=pytest.fail)
+    assert found["leave_one_out"]["targets"][1]["relative_rmse"] is None
+    line = mistake("evaluate", *arguments[1:4], "--quiet")
+    assert "Target 'still' never changes, and cannot be scored: leave it out." in line
+
+
 # Files and terminals -----------------------------------------------------------------------------
 
 
@@ -175,6 +191,24 @@ def test_targets_without_noise_are_told_of_once(tmp_path, command):
     assert result.exit_code == 0, result.output
     assert result.output.count("Beware: sigma2 of every task is at its lower bound") == 1
     assert result.output.count("Beware") == 1
+
+
+def test_doubts_about_the_noise_are_told_again_where_targets_go_together(tmp_path):
+    x = np.linspace(0.0, 6.0, 12)
+    table = pd.DataFrame({"x": x, "heat": np.sin(x), "cold": np.cos(x)})
+    table.to_csv(tmp_path / "data.csv", index=False)
+    model, out = tmp_path / "model", tmp_path / "p.csv"
+    run("fit", tmp_path / "data.csv", "--targets", "heat,cold", "--out", model, "--quiet")
+    predict = ["predict", model, tmp_path / "data.csv", "--out", out, "--force"]
+    line = (
+        "Beware: the noise of every task is at its lower bound, so that covariances between"
+        " targets, and predictions given some of them, may be far too certain.\n"
+    )
+    assert run(*predict, "--cov").stderr == run(*predict, "--given", "cold").stderr == line
+    assert run(*predict).stderr == run(*predict, "--cov", "--quiet").stderr == ""
+    assert run("report", model, "--out", tmp_path / "r.html").exit_code == 0
+    text = "Beware: sigma2 of every task is at its lower bound: the model passes through all"
+    assert (tmp_path / "r.html").read_text().count(text) == 1
 
 
 def test_names_cannot_steer_the_terminal(tmp_path):

@@ -1,15 +1,25 @@
 """`gpflow-cool map`: files go in, a picture comes out, mistakes get one line."""
 
 import json
+from io import BytesIO
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 from commands import mistake, run
+from matplotlib.figure import Figure
 from numpy.testing import assert_array_equal
 
-from gpflow_cool.cli.maps import Assignments, axes_of, values_at
+from gpflow_cool import load
+from gpflow_cool.cli.maps import (
+    Assignments,
+    axes_of,
+    held_inputs,
+    held_line,
+    values_at,
+    write_below,
+)
 from gpflow_cool.cli.predicting import SavedColumns
 from gpflow_cool.table.encoding import Coding, Encoding
 from gpflow_cool.table.estimator import CoolMTGPRegressor
@@ -35,13 +45,18 @@ def test_a_map_is_drawn(model, tmp_path):
     assert few.exit_code == 0, few.output
     small = plt.imread(out).shape
     shown = {"out": str(out), "x": "lon", "y": "lat", "targets": ["Cd"]}
-    assert json.loads(few.stdout) == shown
+    depth = load(model).training_data()[0][:, 2].mean()
+    held = {"depth": {"at": f"{depth:.4g}", "why": "mean"}}
+    assert json.loads(few.stdout) == shown | {"held": held}
     more = ["--limits", "Cd=0.2,Cu=0.5", "--simulations", "1", "--at", "depth=0.9", "--force"]
     result = run("map", model, *options, *more)
     assert json.loads(result.stdout)["targets"] == ["Cd", "Cu"]
+    assert json.loads(result.stdout)["held"] == {"depth": {"at": "0.9", "why": "--at"}}
     image = plt.imread(out)
     assert image.shape[0] == 2 * small[0] and image.shape[1] == 2 * small[1]  # 4 rows, 2 columns
     assert image.std() > 0.05
+    text = run("map", model, *options[:-1], "--force").stdout
+    assert text.startswith(f"Held in the whole map: depth = {depth:.4g} (mean).\n2 targets drawn")
 
 
 def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypatch):
@@ -71,6 +86,29 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     assert "--at depth: 'low' is not a number" in wrong
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")
     assert ".png or .pdf or .svg" in bad
+
+
+def test_inputs_off_the_map_are_told_with_their_values():
+    soil = Coding("soil", "category", ("clay", "sand"))
+    codings = (soil, Coding("x", "number"), Coding("day", "date"), Coding("y", "number", flag=True))
+    codings += (Coding("p$H$", "number", flag=True), Coding("age", "duration"))
+    columns = SavedColumns([c.name for c in codings], ["t"], Encoding(codings, "fill"))
+    places = np.array([0.0, 1.0, 5.0, 2.0, 7.0, 0.0, 6.54321, 0.0, 1.5])
+    held = held_inputs(columns, ("x", "y"), places, {"day": "1970-01-03"})
+    line = held_line(held)
+    assert line == (
+        "Held in the whole map: soil = sand (most frequent), day = 1970-01-03 (--at), p$H$ = 6.543"
+        " (mean), age = 1.5 days (mean)."
+    )
+    figure = Figure(figsize=(3.7, 3.1))
+    write_below(figure, line)
+    below = figure.get_supxlabel()
+    assert below.replace("\n", " ") == line and below.count("\n") == 2
+    figure.savefig(BytesIO(), format="png")  # dollars are no formula
+    assert held_line(held_inputs(columns._replace(encoding=None), columns.inputs, places, {})) == ""
+    bare = Figure()
+    write_below(bare, "")
+    assert bare.get_supxlabel() == ""
 
 
 def test_values_of_other_inputs():

@@ -146,7 +146,7 @@ def test_bad_seed_is_refused(seed, message):
 def test_impossible_folder_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     line = commands.mistake("demo", "--out", tmp_path / "file" / "figures")
-    assert "file is not a folder: make it first" in line
+    assert "file is not a folder: choose another place" in line
 
 
 def test_demo_needs_no_scikit_learn(tmp_path):

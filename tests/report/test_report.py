@@ -1,6 +1,7 @@
 """The report page: well formed, self-contained, and its numbers those of the estimator."""
 
 import base64
+import copy
 import hashlib
 import json
 import re
@@ -15,6 +16,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import chi2, kstest, norm
 from tables import NASTY, make_data
 
+from gpflow_cool import load
 from gpflow_cool.report.data import surprise
 from gpflow_cool.report.page import FOLDER, SCRIPTS
 from gpflow_cool.report.sections import number, report_page
@@ -109,7 +111,7 @@ def test_what_the_script_gets_is_the_estimators(small_regressor):
         half = 2 * np.asarray(rows.std)[:, t]
         assert_allclose(part["low"], part["mean"] - half, rtol=1e-4, atol=1e-4 * half.max())
         assert_allclose(part["high"], part["mean"] + half, rtol=1e-4, atol=1e-4 * half.max())
-        assert part["row"] == [str(n) for n in range(15)]
+        assert part["row"] == [str(n) for n in range(1, 16)]
     calibration = data["calibration"]
     inside = np.abs(Y - rows.mean) <= norm.ppf(0.75) * rows.std
     assert_allclose([curve[20] for curve in calibration["curves"]], inside.mean(axis=0))
@@ -149,11 +151,34 @@ def test_an_outlier_is_the_most_surprising_row():
 
 
 @pytest.mark.slow
+def test_rows_without_labels_are_counted_from_one(small_regressor, tmp_path):
+    counted = "Rows of the fit are counted from 1."
+    first = min(range(15), key=lambda n: most_surprising_of(small_regressor)[n])
+    small_regressor.save(tmp_path / "model")
+    for regressor in (small_regressor, load(tmp_path / "model")):
+        text = report_page(regressor, "m")
+        page = Page(text)
+        start = next(n for n, row in enumerate(page.rows) if row[:2] == ["row", "target"])
+        assert page.rows[start + 1][0] == str(first + 1) and counted in text
+    labelled = copy.copy(small_regressor)
+    labelled._index = pd.Index(range(100, 115))
+    assert data_of(report_page(labelled, "m"))["scatter"][0]["row"][first] == str(100 + first)
+    assert counted not in report_page(labelled, "m")
+
+
+def most_surprising_of(regressor):
+    """Probabilities of rows at least as far from their predictions."""
+    rows, Z = regressor.model_.leave_one_out(), np.asarray(regressor.model_.data[1])
+    return surprise(Z, rows.mean.numpy(), rows.cov.numpy())
+
+
+@pytest.mark.slow
 def test_maps_of_two_inputs_and_tables_of_choices():
     rng = np.random.default_rng(0)
     X = rng.normal(size=[20, 2])
     with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
         regressor = CoolMTGPRegressor("se", ard=False).fit(X, np.sin(X))
+    regressor.ard = "shrunk"
     good = Candidate("se", -1.5, 0.25, 7.5, 3, 0.125, score=3.25, interpolates=True)
     rows = good, Candidate("rq", 0, 0, 0, 0, 1.0, "<bad>")
     regressor.kernel_choice_ = KernelTable(rows, "se", 20)
@@ -166,6 +191,7 @@ def test_maps_of_two_inputs_and_tables_of_choices():
     rows = Page(text).rows
     assert ["se", "−1.5", "0.25", "7.5", "3.2!", "3", "0.125"] in rows
     assert ["rq", "failed: <bad>", "", "", "", "", "1"] in rows
+    assert "<b>se</b><span>kernel</span>" in text  # though ard was not ruled out by the user
     assert len(Page(text).figures()) == 4  # two correlations, kernels, relevance
 
 

@@ -8,7 +8,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from refusals import exactly
 
-from gpflow_cool.saving.files import npz_bytes, writable_folder, write_whole
+from gpflow_cool.saving.files import (
+    npz_bytes,
+    writable_folder,
+    write_whole,
+    write_with_folders,
+)
 
 
 def test_a_file_is_written_and_replaced(tmp_path):
@@ -36,6 +41,22 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, functio
         write_whole(tmp_path / "file", b"new")
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_missing_folders_are_made_and_after_an_error_removed(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / "b" / "c" / "file"
+    with monkeypatch.context() as crowded:
+        crowded.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_with_folders(path, b"new")
+    assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == []
+    for content in (b"new", b"newer"):
+        write_with_folders(path, content)
+        assert path.read_bytes() == content
 
 
 def test_arrays_come_back():

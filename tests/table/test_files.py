@@ -175,11 +175,13 @@ def test_where_may_be_written(tmp_path):
     file = write(tmp_path / "out.csv", "mine")
     assert check_output(tmp_path / "new.csv", [".csv"], False) == tmp_path / "new.csv"
     assert check_output(file, [".csv"], True) == file
+    new = tmp_path / "a" / "b" / "c.csv"
+    assert check_output(new, [".csv"], False) == new and not (tmp_path / "a").exists()
     (tmp_path / "folder.csv").mkdir()
     for path, message in [
         (file, "exists already: choose another name, or --force"),
         (tmp_path / "folder.csv", "exists already: it is a folder"),
-        (tmp_path / "a" / "b.csv", "is not a folder: make it first"),
+        (file / "a" / "b.csv", "out.csv is not a folder: choose another place"),
         (tmp_path / "a.txt", "choose a name that ends in .csv or .parquet"),
     ]:
         with pytest.raises(TableError, match=message):

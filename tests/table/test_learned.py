@@ -2,13 +2,15 @@
 
 from contextlib import nullcontext
 
+import gpflow
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 from gpflow_cool import CoolMTGPRegressor, load
-from gpflow_cool.table.learned import relevance_by_name
+from gpflow_cool.selection.choice import KernelTable
+from gpflow_cool.table.learned import kernel_in_words, relevance_by_name
 
 
 def make_frame():
@@ -49,7 +51,7 @@ WAYS = {
     "averaged": ({}, lambda Y: Y),
     "in its own units": ({"standardize": False, "orders": 1}, lambda Y: Y),
     "inducing points": ({"inducing": 12}, lambda Y: Y),
-    "missing targets": ({}, with_gaps),
+    "missing targets": ({"random_state": 0}, with_gaps),
 }
 
 
@@ -98,3 +100,19 @@ def test_words_without_names_and_a_column_that_never_varies():
     table = np.column_stack([X["hue"], np.full(24, 7.0), X["noise"]]).astype(object)
     relevance = CoolMTGPRegressor("se", ard=False).fit(table, Y.to_numpy()).relevance_
     assert relevance.shape == (3,) and relevance[1] == 0.0 and relevance[0] > 5 * relevance[2] > 0
+
+
+@pytest.mark.parametrize(
+    "kernel, ard, words",
+    [
+        ("se+linear", "shrunk", "se+linear, a lengthscale per input"),
+        ("se", False, "se"),
+        (gpflow.kernels.Linear() + gpflow.kernels.Matern32(), "shrunk", "Linear + Matern32"),
+    ],
+)
+def test_the_kernel_is_told_as_it_was_trained(kernel, ard, words):
+    table = X[["noise", "day"]]
+    regressor = CoolMTGPRegressor(kernel, ard=ard).fit(table, Y)
+    assert kernel_in_words(regressor) == words
+    regressor.kernel_choice_ = KernelTable((), "rq", 24)
+    assert kernel_in_words(regressor) == "rq"

@@ -32,6 +32,7 @@ from gpflow_cool.table.summary import (
     observed_and_predicted,
     score_lines,
     strongest_correlation,
+    target_scores,
     which_are_listed,
 )
 from gpflow_cool.training.remarks import duplicate_rows
@@ -117,7 +118,7 @@ def test_copies_of_rows_are_counted_and_told():
     assert duplicate_rows(np.vstack([X, X]), np.vstack([Y, Y + 1.0])) == 0  # repeated inputs alone
     Y[::2, 0] = np.nan
     assert duplicate_rows(np.vstack([X, X[:3]]), np.vstack([Y, Y[:3]])) == 3
-    scores = {"caveat": "C.", "duplicate_rows": twice, "constant_targets": []}
+    scores = {"caveat": "C.", "duplicate_rows": twice, "constant_targets": [], "targets": []}
     told = caveat_lines(scores)
     assert told[0] == "C." and told[1] == (
         "4 rows are exact copies of another, from which it is predicted too well: this improves the"
@@ -152,7 +153,30 @@ def test_targets_that_never_change_do_not_flatter_the_joint_score(transform):
     assert_allclose(scores["joint_nlpd"], np.mean(jacobian - density), rtol=1e-8)
     assert scores["joint_nlpd"] > -np.mean(rows.log_density) + 1.0
     assert scores["constant_targets"] == ["task_1"]
-    assert caveat_lines(scores)[1] == "The joint score leaves out task_1, which never changes."
+    assert caveat_lines(scores)[1] == (
+        "task_1 never changes: it has no relative RMSE, and the joint score leaves it out."
+    )
+    assert np.isnan(scores["targets"][1]["relative_rmse"])
+
+
+@pytest.mark.parametrize("value", [7.0, 0.1])  # the mean of tenths is not a tenth to its last bit
+def test_a_target_that_never_changes_has_no_relative_rmse(value):
+    still = np.full(15, value)
+    score = target_scores(still, still, np.full(15, 0.01))
+    assert score["rmse"] < 1e-15 and np.isnan(score["relative_rmse"])
+    rows = [{"target": name, **score} for name in ("still", "calm")]
+    scores = {"targets": rows, "joint_nlpd": -1.5, "caveat": "C.", "duplicate_rows": 0}
+    lines = score_lines(scores)
+    assert "nan" not in "".join(lines) and lines[1].split()[2:3] == ["constant"]
+    assert len({len(line) for line in lines}) == 1
+    told = "still, calm never change: they have no relative RMSE."
+    assert caveat_lines(scores | {"constant_targets": []}) == ["C.", told]
+
+
+def test_the_median_of_targets_that_never_change_is_none(monkeypatch):
+    monkeypatch.setattr(summary, "MAX_TARGETS_LISTED", 1)
+    rows = listed_targets([{"target": name, "relative_rmse": np.nan} for name in "ab"])
+    assert rows[-1]["target"] == "median" and np.isnan(rows[-1]["relative_rmse"])
 
 
 def standardised(regressor, Y):
