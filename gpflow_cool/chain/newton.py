@@ -156,7 +156,8 @@ def unsolved(problems: TaskProblems, parameters: AnyNDArray) -> InnerSolution:
     """What there is at given b and sigma2, [T, 2], in place of the optimum of each task."""
     tasks = np.arange(len(parameters))
     terms = task_terms(problems, tasks, parameters)
-    return solution(Optima(Starts(tasks, np.log(parameters)), terms))
+    found = solution(Optima(Starts(tasks, np.log(parameters)), terms))
+    return found._replace(parameters=parameters)  # exactly: sigma2 may be at its bound
 
 
 def joined(one: Optima, other: Optima) -> Optima:

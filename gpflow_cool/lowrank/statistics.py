@@ -31,7 +31,7 @@ towards the others, and Yr by eps |Y| over the root of this ratio: by 2e-5 of |Y
 
 CANCELLED = 1e-6
 """Where the features leave less than this of a target's squares, what is left has lost so many
-digits that it may be no products of anything."""
+digits that its rounding counts."""
 
 
 class Statistics(NamedTuple):
@@ -91,7 +91,7 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     spectrum = Spectrum(
         lam=lam,
         Yr=Yr,
-        G0=products_left(statistics.YY, Yr),
+        G0=products_left(statistics.YY, Yr, statistics.num_rows),
         num_rows=statistics.num_rows,
         precision=tf.constant(precision, tf.float64),
         slack=tf.maximum(slack, tf.zeros_like(slack)) + rounding,
@@ -99,26 +99,20 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     return Decomposition(E, spectrum)
 
 
-@check_shapes("YY: [T, T]", "Yr: [R, T]", "return: [T, T]")
-def products_left(YY: TensorType, Yr: TensorType) -> tf.Tensor:
+@check_shapes("YY: [T, T]", "Yr: [R, T]", "num_rows: []", "return: [T, T]")
+def products_left(YY: TensorType, Yr: TensorType, num_rows: TensorType) -> tf.Tensor:
     r"""
     Products of what the features leave of the targets, :math:`Y^\top Y - Y_r^\top Y_r`.
 
-    Where they leave little, most of the digits cancel, and rounding may have negative eigenvalues,
-    which no products have: these become zero, with each target in units of its own length.
+    Where they leave little of a target its digits cancel, and rounding may have negative
+    eigenvalues, which no products have. What may be rounding, :math:`T \sqrt{N} \epsilon \,
+    y_t^\top y_t`, counts as left there: the objective stays a lower bound, and the other targets
+    keep their digits.
     """
-    G0 = YY - tf.matmul(Yr, Yr, transpose_a=True)
-
-    def without_negative() -> tf.Tensor:
-        lengths = tf.sqrt(tf.maximum(tf.linalg.diag_part(G0), 0.0))
-        units = tf.where(lengths > 0.0, lengths, tf.fill(tf.shape(lengths), G0.dtype.max))
-        cosines = tf.clip_by_value(G0 / units[:, None] / units, -1.0, 1.0)
-        values, vectors = tf.linalg.eigh(cosines)
-        half = tf.sqrt(tf.maximum(values, 0.0)) * vectors * lengths[:, None]
-        return tf.matmul(half, half, transpose_b=True)
-
-    cancels = tf.linalg.diag_part(G0) < CANCELLED * tf.linalg.diag_part(YY)
-    return tf.cond(tf.reduce_any(cancels), without_negative, lambda: G0)
+    G0, squares = YY - tf.matmul(Yr, Yr, transpose_a=True), tf.linalg.diag_part(YY)
+    rounding = float(YY.shape[0]) * EPSILON * tf.sqrt(num_rows) * squares
+    cancels = tf.linalg.diag_part(G0) < CANCELLED * squares
+    return G0 + tf.linalg.diag(tf.where(cancels, rounding, tf.zeros_like(rounding)))
 
 
 @check_shapes("F: [N, R]", "Y: [N, T]")

@@ -21,9 +21,9 @@ from ..training.relevance import (
     prior_cost,
     share_lengthscales,
 )
-from ..training.run import History, TrainingFailed
+from ..training.run import History
 from .candidates import named_candidates
-from .comparison import compare, failed, scored, uninterrupted
+from .comparison import FIT_FAILURES, compare, failed, scored, uninterrupted
 from .ranking import Candidate, Trained, best_of, charged, is_better, surpasses
 
 MAX_ROWS = 1000
@@ -257,11 +257,11 @@ def with_lengthscales_per_input(
     kernel = copy.deepcopy(item.model.kernel)
     freed = free_lengthscales(kernel, data[0].shape[1])
     name, started = item.row.name + PER_INPUT, time.perf_counter()
-    model = make(data, kernel)
     try:
+        model = make(data, kernel)
         history = uninterrupted(model.fit(seed=seed, verbose=0))
         result = scored(name, model, history, started)
-    except (TrainingFailed, ArithmeticError, np.linalg.LinAlgError) as error:
+    except FIT_FAILURES as error:
         return failed(name, started, error)
     finally:
         for parameter in freed:
@@ -280,11 +280,11 @@ def best_freed(freed: Sequence[Trained], best: Trained) -> Trained:
     """
     fitted = [item for item in freed if item.failure is None]
     costs = [prior_cost(item.model.kernel, item.common) for item in fitted]
-    pairs = zip(fitted, costs, strict=True)
-    better = [item for item, cost in pairs if is_better(item, best, cost)]
-    chosen = better[0] if better else best
-    for item in better[1:]:
-        chosen = item if surpasses(item, chosen) else chosen
+    chosen = best
+    for item, cost in zip(fitted, costs, strict=True):
+        is_own = item.common is best.model.kernel
+        if is_better(item, best, cost) and (is_own or surpasses(item, chosen)):
+            chosen = item
     return chosen
 
 

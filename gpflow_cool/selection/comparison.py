@@ -22,6 +22,9 @@ from .ranking import Candidate, Trained, charged
 ROUGHLY = 0.1
 """Kernels are compared once two steps have gained no more than so many nats."""
 
+FIT_FAILURES = (ValueError, RuntimeError, ArithmeticError, np.linalg.LinAlgError)
+"""What a fit raises that fails; the other kernels are still to be had."""
+
 
 def compare(
     kernels: dict[str, Kernel], make: Callable[[Kernel], Any], seed: int | None, bar: Any
@@ -69,7 +72,7 @@ def fit_and_score(
     try:
         model = make(kernel)
         return scored(name, model, train_roughly(model, seed), started)
-    except (ValueError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
+    except FIT_FAILURES as error:
         return failed(name, started, error)
 
 

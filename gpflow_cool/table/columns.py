@@ -226,11 +226,13 @@ def check_pair(X: Any, y: Any) -> None:
 
 def check_same_rows(X: Any, y: Any) -> None:
     """Raise if X and y have the same labels of rows in another order: rows are paired as given."""
-    labels, others = index_of(X), index_of(y)
-    if labels is None or others is None or len(labels) != len(others) or labels.equals(others):
+    own, other = index_of(X), index_of(y)
+    if own is None or other is None or own.equals(other):
         return
-    if labels.is_unique and others.is_unique and labels.isin(others).all():
-        n = int(np.flatnonzero(np.asarray(labels != others))[0])
+    labels, others = list(own), list(other)
+    different = [n for n, (a, b) in enumerate(zip(labels, others, strict=False)) if a != b]
+    if different and len(set(labels)) == len(labels) and set(labels) == set(others):
+        n = different[0]
         raise ValueError(
             f"X and y have the same labels of rows in another order: row {n} is {labels[n]!r} in X,"
             f" and {others[n]!r} in y. Rows are paired by their order: pass y.loc[X.index], or"
@@ -242,18 +244,29 @@ def check_no_target_among_inputs(X: Any, y: Any) -> None:
     """Raise if a column of y is a column of X as well, by name and by values."""
     if not is_frame(X) or not (is_frame(y) or is_series(y)):
         return
-    columns = [y[name] for name in y.columns] if is_frame(y) else [y]
+    targets = [y.iloc[:, t] for t in range(y.shape[1])] if is_frame(y) else [y]
+    inputs = [X.iloc[:, d] for d in range(X.shape[1])]
     both = [
-        column.name
-        for column in columns
-        if column.name in X.columns
-        and X[column.name].reset_index(drop=True).equals(column.reset_index(drop=True))
+        target.name
+        for target in targets
+        if any(
+            column.name == target.name and have_same_numbers(column, target) for column in inputs
+        )
     ]
     if both:
         raise ValueError(
             f"{', '.join(map(repr, both))} is in X and in y, with the same values: nothing is left"
             " to predict. Drop what is a target from X."
         )
+
+
+def have_same_numbers(one: Any, other: Any) -> bool:
+    """Whether two series have the same numbers, and gaps at the same rows."""
+    try:
+        a, b = (np.asarray(part, dtype=np.float64) for part in (one, other))
+    except (ValueError, TypeError):  # words
+        return False
+    return np.array_equal(a, b, equal_nan=True)
 
 
 def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:

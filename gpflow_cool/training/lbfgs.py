@@ -38,8 +38,8 @@ class RoundingReached(Exception):
     """A line search looks for a gain that is smaller than the rounding error of the loss."""
 
 
-class BestReached(Exception):
-    """Steps from another place have come near the best parameters."""
+class DescentEnded(Exception):
+    """Steps from another place have come near the best parameters, or somebody asks to stop."""
 
 
 class Point(NamedTuple):
@@ -199,11 +199,11 @@ def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate
     def advance(x: AnyNDArray) -> None:
         search.advance(x)
         distances = np.abs(unit * x - best)[vector.is_logarithm]
-        if distances.size and np.max(distances) < NEAR:
-            raise BestReached
+        if run.model.stop_training or (distances.size and np.max(distances) < NEAR):
+            raise DescentEnded
 
     limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 2 * steps}
-    with suppress(BestReached, RoundingReached, *FAILURES):
+    with suppress(DescentEnded, RoundingReached, *FAILURES):
         scipy.optimize.minimize(
             search,
             vector.numpy() / unit,

@@ -95,8 +95,8 @@ def try_others(
     others = [*other_lengthscales(run.model, centre)]
     others += [*unequal_terms(run.model.kernel)] if no_signal else []
     if descend is not None and descend_first is not None:
-        descend_first()
         with suppress(*FAILURES):
+            descend_first()
             descend(run, FEW_STEPS, evaluate)
     for parameters, values in others:
         if run.model.stop_training:

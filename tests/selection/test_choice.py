@@ -155,6 +155,36 @@ def test_another_kernel_with_lengthscales_per_input_must_be_better_in_everything
     assert surpasses(second, both) is (taken or "interpolates" in change)
 
 
+def test_the_second_kernel_must_surpass_the_best_one_alone_as_well(monkeypatch):
+    """Where lengthscales per input do not pay for the best kernel, but for the second one."""
+    monkeypatch.setattr(module, "prior_cost", lambda *_: 0.01)
+    model = SimpleNamespace(kernel=object())
+    best = trained("best", BASE, score=100.0)._replace(model=model, objective=10.0)
+    best = best._replace(row=best.row._replace(rmse=1.0))
+    own = trained("own", BASE - 1.0)._replace(model=model, objective=11.0, common=model.kernel)
+    other = trained("other", BASE + 0.1, score=60.0)
+    other = other._replace(model=model, objective=16.0, common=object())
+    other = other._replace(row=other.row._replace(rmse=0.97))
+    assert module.best_freed([own, other], best) is best
+    better = other._replace(row=other.row._replace(score=101.0))
+    assert module.best_freed([own, better], best) is better
+    failed = other._replace(failure=ValueError())
+    assert module.best_freed([failed], best) is best
+
+
+def test_lengthscales_per_input_that_fail_do_not_lose_the_choice(data):
+    """A model that cannot be made with them, for whatever reason, is a row of the table."""
+
+    def make(data, kernel):
+        if isinstance(kernel, kernels.SquaredExponential) and kernel.lengthscales.shape.rank:
+            raise RuntimeError("no room for that")
+        return CoolMTGP(data, kernel)
+
+    choice = module.choose(data, named_candidates(["se"]), make, make, verbose=0)
+    assert choice.table.chosen == "se"
+    assert choice.table.candidates[-1].error == "no room for that"
+
+
 def test_kernels_start_from_what_the_same_kernel_or_the_first_has_ended_with():
     ends = [kernels.SquaredExponential(lengthscales=3.0), kernels.Matern32(lengthscales=5.0)]
     done = [trained("", BASE)._replace(model=SimpleNamespace(kernel=kernel)) for kernel in ends]

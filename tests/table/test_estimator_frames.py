@@ -10,6 +10,7 @@ from sklearn.preprocessing import MinMaxScaler
 from two_units import X_NEW, X, Y
 
 from gpflow_cool.loading import load
+from gpflow_cool.table.columns import check_no_target_among_inputs, check_same_rows
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 NAMES = ["mass", "heat"]
@@ -138,6 +139,44 @@ def test_rows_in_another_order_are_refused(framed):
     for other in (targets.reset_index(drop=True), shuffled.loc[inputs.index], targets.to_numpy()):
         regressor.fit(inputs, other)
         assert_array_equal(regressor.training_data()[1], Y)
+
+
+def labelled(index, X=X, Y=Y):
+    return pd.DataFrame(X, index=index), pd.DataFrame(Y, columns=NAMES, index=index)
+
+
+def test_labels_of_all_kinds_are_compared(framed):
+    """What is not the same labels in another order is paired as it is."""
+    count = len(X)
+    days = pd.date_range("2024-01-01", periods=count, tz="UTC")
+    two = pd.MultiIndex.from_product([range(count), ["a"]])
+    letters = [chr(65 + n) for n in range(count)]
+    pairs = [
+        (two, pd.RangeIndex(count)),
+        (two, pd.MultiIndex.from_product([range(count), ["a"], [1]])),
+        (days, days.tz_convert("Europe/Berlin")),
+        (pd.CategoricalIndex(letters), pd.CategoricalIndex(letters, [*letters, "unused"])),
+        (pd.Index([*range(count - 1), np.nan]), pd.Index([np.nan, *range(count - 1)])),
+        (pd.Index([0] * count), pd.Index([0] * count)),
+        (pd.Index([0, 0, *range(2, count)]), pd.Index([0, 2, 0, *range(3, count)])),
+    ]
+    for own, other in pairs:
+        check_same_rows(labelled(own)[0], labelled(other)[1])
+    for index in (two, days, pd.CategoricalIndex(letters)):
+        with pytest.raises(ValueError, match="same labels of rows in another order: row 0 is"):
+            check_same_rows(labelled(index)[0], labelled(index[::-1])[1])
+
+
+def test_a_target_among_the_inputs_is_found_by_its_numbers():
+    _, targets = labelled(range(len(X)), Y=np.round(Y * 100.0))
+    whole = targets.astype(np.int64)
+    twice = pd.concat([whole[["heat"]] + 1, whole[["heat"]]], axis=1)
+    words = pd.DataFrame({"heat": ["a"] * len(X)})
+    for inputs in (whole, twice):
+        with pytest.raises(ValueError, match="'heat' is in X and in y"):
+            check_no_target_among_inputs(inputs[["heat"]], targets)
+    check_no_target_among_inputs(words, targets)
+    check_no_target_among_inputs(targets, pd.concat([targets + 1.0] * 2, axis=1))
 
 
 def test_a_target_that_is_also_an_input_is_refused(framed):

@@ -10,7 +10,7 @@ from properties.cases import make_data, make_model, random_case
 
 from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.chain.starting import half_median_distance
-from gpflow_cool.training import optimizers, trials
+from gpflow_cool.training import optimizers, profiled, trials
 from gpflow_cool.training.starts import assign_all, starting_points
 
 NOTE = "everything looks like noise: no target was found to depend on the inputs. Other inputs,"
@@ -237,3 +237,32 @@ def test_steps_over_all_parameters_begin_where_training_did(monkeypatch, rng):
     ((lengthscale, b),) = seen
     assert_allclose([lengthscale, *b], [0.9, 0.2])
     assert abs(np.log(model.b.numpy() / 0.2)) > 0.1
+
+
+def test_an_interrupt_ends_the_steps_over_all_parameters(monkeypatch, rng):
+    """At the second evaluation, somebody asks to stop."""
+    X = rng.normal(size=(12, 2))
+    model = CoolMTGP((X, np.sin(X)), gpflow.kernels.Matern32(lengthscales=[3.0, 0.1]))
+    counts, held = [], profiled.ProfiledChain.evaluate_held
+
+    def evaluate(self):
+        counts.append(None)
+        model.stop_training = len(counts) > 1
+        return held(self)
+
+    monkeypatch.setattr(profiled.ProfiledChain, "evaluate_held", evaluate)
+    history = model.fit(verbose=0)
+    assert 2 <= len(counts) < 25  # those of the starts, and one search
+    assert "while other parameters were tried" in history.message
+
+
+def test_steps_at_the_bound_of_the_noise_leave_it_there():
+    """`random_case(90187)`: rounding took sigma2 below its bound, and it became NaN."""
+    Y = np.array([[1.3e12, 0.4e12], [1.3e12, -0.2e12], [1.3e12, 0.9e12]])
+    model = CoolMTGP((np.arange(3.0)[:, None], Y), gpflow.kernels.SquaredExponential())
+    model.sigma2.unconstrained_variable.assign([-900.0, 1e20])
+    before = model.sigma2.numpy()
+    loss = model.profile().unsolved()
+    for _ in range(3):
+        assert np.isfinite(loss.evaluate().loss)
+    assert_allclose(model.sigma2.numpy(), before, rtol=1e-14)
