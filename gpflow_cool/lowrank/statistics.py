@@ -33,6 +33,9 @@ CANCELLED = 1e-6
 """Where the features leave less than this of a target's squares, what is left has lost so many
 digits that its rounding counts."""
 
+COUNTS = 0.5
+"""Rounding of products counts where it is larger than so many times the noise."""
+
 
 class Statistics(NamedTuple):
     """Sums over rows, all in float64."""
@@ -91,7 +94,7 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     spectrum = Spectrum(
         lam=lam,
         Yr=Yr,
-        G0=products_left(statistics.YY, Yr, statistics.num_rows),
+        G0=statistics.YY - tf.matmul(Yr, Yr, transpose_a=True),
         num_rows=statistics.num_rows,
         precision=tf.constant(precision, tf.float64),
         slack=tf.maximum(slack, tf.zeros_like(slack)) + rounding,
@@ -99,20 +102,29 @@ def decompose(statistics: Statistics, *, python_callback: bool = False) -> Decom
     return Decomposition(E, spectrum)
 
 
-@check_shapes("YY: [T, T]", "Yr: [R, T]", "num_rows: []", "return: [T, T]")
-def products_left(YY: TensorType, Yr: TensorType, num_rows: TensorType) -> tf.Tensor:
+@check_shapes("sigma2: [T]", "return: [T, T]")
+def products_left(spectrum: Spectrum, sigma2: TensorType) -> tf.Tensor:
     r"""
-    Products of what the features leave of the targets, :math:`Y^\top Y - Y_r^\top Y_r`.
+    Products :math:`G_0` of what the features leave of the targets, as the chain needs them.
 
     Where they leave little of a target its digits cancel, and rounding may have negative
-    eigenvalues, which no products have. What may be rounding, :math:`T \sqrt{N} \epsilon \,
-    y_t^\top y_t`, counts as left there: the objective stays a lower bound, and the other targets
-    keep their digits.
+    eigenvalues, which no products have. If these count beside the noise, the size of the lowest,
+    relative to the squares :math:`y_t^\top y_t`, counts as left of such targets: the others keep
+    their digits.
     """
-    G0, squares = YY - tf.matmul(Yr, Yr, transpose_a=True), tf.linalg.diag_part(YY)
-    rounding = float(YY.shape[0]) * EPSILON * tf.sqrt(num_rows) * squares
-    cancels = tf.linalg.diag_part(G0) < CANCELLED * squares
-    return G0 + tf.linalg.diag(tf.where(cancels, rounding, tf.zeros_like(rounding)))
+    G0 = spectrum.G0
+    left = tf.linalg.diag_part(G0)
+    squares = left + tf.reduce_sum(tf.square(spectrum.Yr), axis=0)
+    cancels = left < CANCELLED * squares
+
+    def lifted() -> tf.Tensor:
+        units = tf.where(squares > 0.0, tf.sqrt(tf.abs(squares)), tf.ones_like(squares))
+        lowest = tf.reduce_min(tf.linalg.eigvalsh(G0 / units[:, None] / units))
+        rounding = -tf.minimum(lowest, 0.0) * squares * tf.cast(cancels, G0.dtype)
+        counts = tf.reduce_any(rounding > COUNTS * sigma2)
+        return G0 + tf.linalg.diag(tf.where(counts, rounding, tf.zeros_like(rounding)))
+
+    return tf.cond(tf.reduce_any(cancels), lifted, lambda: G0)
 
 
 @check_shapes("F: [N, R]", "Y: [N, T]")
@@ -167,6 +179,8 @@ def statistics_log_likelihoods(
         *parts, b, sigma2 = inputs
         known = decomposition or decompose(Statistics(*parts), python_callback=True)
         b64, sigma64 = tf.cast(b, tf.float64), tf.cast(sigma2, tf.float64)
+        G0 = products_left(known.spectrum, sigma64)
+        known = known._replace(spectrum=known.spectrum._replace(G0=G0))
         chain = solve_chain(known.spectrum, b64, sigma64, learning)
 
         def gradient(weights: tf.Tensor) -> tuple[tf.Tensor, ...]:

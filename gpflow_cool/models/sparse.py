@@ -20,7 +20,12 @@ from ..joint.kronecker import JointSolution
 from ..joint.updating import new_rows
 from ..lowrank.features import InducingFeatures
 from ..lowrank.rows import CHUNK_ROWS, ArrayRows, Chunk, Rows, make_rows
-from ..lowrank.statistics import Statistics, decompose, statistics_log_likelihoods
+from ..lowrank.statistics import (
+    Statistics,
+    decompose,
+    products_left,
+    statistics_log_likelihoods,
+)
 from ..lowrank.streaming import RowSums
 from ..lowrank.summary import Summary, check_chunk, summarise
 from ..lowrank.summed import SummedRows
@@ -233,7 +238,8 @@ class SparseCoolMTGP(ChainModel):
         """
         W, sums = self._sums()
         E, spectrum = decompose(sums)
-        return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum
+        G0 = products_left(spectrum, tf.cast(self.sigma2, tf.float64))
+        return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum._replace(G0=G0)
 
     def joint_solution(self) -> JointSolution:
         return JointSolution(*(tf.cast(part, self.dtype) for part in super().joint_solution()))

@@ -13,6 +13,7 @@ from problems import LEARNINGS, assert_close
 from properties.cases import make_data, make_model, random_case
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
+from gpflow_cool.chain.spectrum import Spectrum
 from gpflow_cool.joint.kronecker import spectrum_log_evidence, task_basis
 from gpflow_cool.lowrank.statistics import (
     Statistics,
@@ -244,20 +245,26 @@ def test_profiled_loss_is_the_loss_at_its_parameters_with_long_lengthscales(N, M
 # What features leave of the targets ---------------------------------------------------------------
 
 
+def of_mean(Y):
+    """The spectrum of one feature, which is constant."""
+    Yr = np.full([1, len(Y)], len(Y) ** -0.5) @ Y
+    return Spectrum(np.ones(1), Yr, Y.T @ Y - Yr.T @ Yr, float(len(Y)))
+
+
 @pytest.mark.parametrize("N", [2, 5, 40, 2000])
 def test_products_that_cancel_have_no_negative_eigenvalues(rng, N):
-    """Near copies of a task at 1e6, where the features explain the mean."""
+    """Near copies of a task at 1e6, where the feature explains the mean; little noise, or much."""
     negative = 0
     for _ in range(20):
         Y = rng.normal(size=(N, 1)) + 1e-6 * rng.normal(size=(N, 3)) + 1e6
-        Yr = np.full([1, N], N**-0.5) @ Y
-        plain, rounding = Y.T @ Y - Yr.T @ Yr, np.finfo(float).eps * np.sum(Y[:, 0] ** 2)
-        negative += np.linalg.eigvalsh(plain)[0] < 0.0
-        G0 = products_left(Y.T @ Y, Yr, np.float64(N)).numpy()
-        assert np.linalg.eigvalsh(G0)[0] > 0.0
-        assert_allclose(G0 - plain, 3.0 * np.sqrt(N) * rounding * np.eye(3), atol=rounding)
-        centred = Y - Y.mean(axis=0)
-        assert_allclose(G0, centred.T @ centred, atol=10.0 * np.sqrt(N) * rounding)
+        spectrum, rounding = of_mean(Y), np.finfo(float).eps * np.sum(Y[:, 0] ** 2)
+        plain = spectrum.G0
+        lowest = min(0.0, np.linalg.eigvalsh(plain)[0])  # targets of equal length
+        negative += lowest < 0.0
+        G0 = products_left(spectrum, np.full(3, 1e-12)).numpy()
+        assert np.linalg.eigvalsh(G0)[0] > -0.5 * rounding
+        assert_allclose(G0 - plain, -lowest * np.eye(3), atol=rounding)
+        assert_array_equal(products_left(spectrum, np.full(3, 1e3 * N)), plain)
     assert negative > 2  # what this test is about
 
 
@@ -266,8 +273,7 @@ def test_products_of_other_targets_keep_their_digits(rng):
     N, units = 50, np.array([1e20, 1.0, 1e-20, 1.0, 0.0])
     noise = rng.normal(size=(N, 5)) @ rng.normal(size=(5, 5))
     Y = (noise + [0.0, 3e6, 3e6, 3e6, 0.0]) * units
-    Yr = np.full([1, N], N**-0.5) @ Y
-    G0 = products_left(Y.T @ Y, Yr, np.float64(N)).numpy()
+    G0 = products_left(of_mean(Y), 1e-12 * np.square(units) + 1e-60).numpy()
     centred = Y - Y.mean(axis=0)
     assert_allclose(G0[0, 0], centred[:, 0] @ centred[:, 0], rtol=1e-13)
     lengths = np.linalg.norm(Y[:, :4], axis=0)
@@ -277,9 +283,8 @@ def test_products_of_other_targets_keep_their_digits(rng):
 
 
 def test_products_of_which_much_is_left_are_the_plain_ones(rng):
-    Y, Yr = rng.normal(size=(6, 3)), 0.5 * rng.normal(size=(2, 3))
-    G0 = products_left(Y.T @ Y, Yr, np.float64(6))
-    assert_allclose(G0, Y.T @ Y - Yr.T @ Yr, rtol=1e-13, atol=1e-14)
+    spectrum = of_mean(rng.normal(size=(6, 3)))
+    assert_array_equal(products_left(spectrum, np.full(3, 1e-12)), spectrum.G0)
 
 
 def test_near_copies_of_a_task_far_from_zero_have_a_loss():
