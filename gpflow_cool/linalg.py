@@ -11,7 +11,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 from gpflow.config import default_jitter
+from threadpoolctl import ThreadpoolController
 
 INDEFINITE = (
     "The kernel matrix has negative eigenvalues that are not rounding errors: the kernel is not"
@@ -40,6 +41,27 @@ MOST_ROUNDING = 1e-3
 
 SMALL_BLOCK = 1e-8
 """Relative to the largest eigenvalue; below, a graded matrix is decomposed again."""
+
+SMALL_MATRIX = 300
+"""Matrices up to this size get one thread."""
+
+
+@functools.cache
+def blas_libraries() -> ThreadpoolController:
+    """Those of NumPy and SciPy, which are loaded by now."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+def threads_for(size: int) -> AbstractContextManager[Any]:
+    """
+    One thread for linear algebra within the context, if matrices are small.
+
+    NumPy and SciPy each bring a BLAS with threads of its own. Idle threads of one keep those of the
+    other waiting, for several times as long as small matrices take if the machine is busy.
+
+    :param size: That of the largest matrix: rows or tasks.
+    """
+    return blas_libraries().limit(limits=1) if size <= SMALL_MATRIX else nullcontext()
 
 
 def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:

@@ -25,6 +25,7 @@ from ..chain.starting import (
 from ..grid.axes import Grid
 from ..grid.kernels import grid_that_is_asked_for
 from ..joint.missing import ObservedSystem, observed_system
+from ..linalg import threads_for
 from ..lowrank.features import LinearFeatures
 from ..lowrank.statistics import statistics_log_likelihoods
 from ..saving.models import saveable
@@ -186,7 +187,8 @@ class CoolMTGP(ChainModel, InMemoryModel):
         profile = ProfiledChain(self)
         box = profile.inner_box(spectrum.numpy(), self.scales, profile.present().numpy())
         orders = some_orders(self.num_tasks, num_orders, checks.seed(seed))
-        C, Sigma = average_over_orders(spectrum, orders, box, self.learning)
+        with threads_for(max(tf.shape(self.data[1]).numpy())):
+            C, Sigma = average_over_orders(spectrum, orders, box, self.learning)
         return KroneckerMTGP.at(self, C, Sigma)
 
     def observed_system(self) -> ObservedSystem:

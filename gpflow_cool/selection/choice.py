@@ -12,6 +12,7 @@ from gpflow.mean_functions import MeanFunction
 from tqdm.auto import tqdm
 
 from .. import checks
+from ..linalg import threads_for
 from ..models.cool import CoolMTGP
 from ..training.relevance import (
     RELEVANCE,
@@ -171,7 +172,7 @@ def choose(
     X, Y = data
     rows = rows_of_choice(Y, max_rows, 0 if seed is None else checks.whole_number(seed, "seed"))
     options = {"seed": seed, "verbose": verbose, **final_options}
-    with progress(verbose) as bar:
+    with progress(verbose) as bar, threads_for(max(Y[rows].shape)):
         trained = compare(kernels, lambda kernel: make((X[rows], Y[rows]), kernel), seed, bar)
         best = best_of(trained)
         if best.failure is not None:

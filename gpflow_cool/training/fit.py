@@ -19,6 +19,7 @@ from gpflow.base import AnyNDArray
 
 from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
+from ..linalg import threads_for
 from ..monitoring import TensorBoardCallback
 from .lbfgs import FAILURES
 from .model import TrainableModel
@@ -111,7 +112,10 @@ def fit(
         draws=draws,
         tolerance=tolerance,
     )
-    return train(tensorboard) if relevance == "given" else train_shrunk(self, train, tensorboard)
+    with threads_for(max(tf.shape(self.data[1]).numpy())):
+        if relevance == "given":
+            return train(tensorboard)
+        return train_shrunk(self, train, tensorboard)
 
 
 def train_once(
