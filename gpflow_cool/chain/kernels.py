@@ -40,6 +40,12 @@ METHODS_OF_INPUTS = (
 )
 """Methods of such kernels that see inputs; all others see differences or distances."""
 
+SEEN_DISTANCE = 1e-4
+"""A squared distance, in units of the lengthscales, that a covariance shows."""
+
+LARGEST_DISTANCE = 1e-8
+"""The largest squared distance, of the largest number: kernels of it are still numbers."""
+
 
 def is_translation_invariant(kernel: Kernel) -> bool:
     """
@@ -108,8 +114,10 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     :math:`|x - x'|^2`, where what may be rounding alone is 0.
 
     With :math:`s = |x|^2 + |x'|^2`, the difference :math:`s - 2 x^T x'` has an error of up to
-    :math:`(D + 3) \epsilon s`. Rows that are not farther apart than that count as equal. It is
-    computed in float64: in float32, rows a thousandth of the range apart would count as equal.
+    :math:`(D + 3) \epsilon s`. Rows that are not farther apart than that count as equal, unless
+    that is a hundredth or more, or s is too large for a number: then their entries are subtracted
+    one by one. It is computed in float64: in float32, rows a thousandth of the range apart would
+    count as equal.
     """
     dtype = tf.convert_to_tensor(X).dtype
     X = tf.cast(X, tf.float64)
@@ -122,9 +130,29 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
         norms2 = tf.reduce_sum(tf.square(X2), axis=-1)
         sums = broadcasting_elementwise(tf.add, norms, norms2)
         r2 = sums - tf.tensordot(2.0 * X, X2, [[-1], [-1]])
-    rounding = (tf.cast(tf.shape(X)[-1], tf.float64) + 3.0) * np.finfo(np.float64).eps
-    r2 = tf.where(r2 <= tf.stop_gradient(rounding * sums), tf.zeros_like(r2), r2)
+    epsilon = (tf.cast(tf.shape(X)[-1], tf.float64) + 3.0) * np.finfo(np.float64).eps
+    rounding, largest = tf.stop_gradient(epsilon * sums), LARGEST_DISTANCE * dtype.max
+    lost = (r2 <= rounding) & (rounding >= SEEN_DISTANCE) | (sums > largest)
+    r2 = tf.where(r2 <= rounding, tf.zeros_like(r2), r2)
+    places = tf.where(lost)  # nowhere, as a rule
+    direct = tf.reduce_sum(tf.square(differences_at(places, X, X2)), axis=-1)
+    r2 = tf.tensor_scatter_nd_update(r2, places, tf.minimum(direct, largest))
     return tf.cast(r2, dtype)
+
+
+@check_shapes("places: [P, rank]", "return: [P, D]")
+def differences_at(places: TensorType, X: TensorType, X2: TensorType | None) -> tf.Tensor:
+    """
+    x - x' for some places of a matrix of distances.
+
+    :param X: [batch..., N, D].
+    :param X2: [batch2..., N2, D], None for X itself.
+    """
+    if X2 is None:
+        second = tf.concat([places[:, :-2], places[:, -1:]], axis=1)
+        return tf.gather_nd(X, places[:, :-1]) - tf.gather_nd(X, second)
+    axes = tf.rank(X) - 1
+    return tf.gather_nd(X, places[:, :axes]) - tf.gather_nd(X2, places[:, axes:])
 
 
 @check_shapes("r2: [any...]", "return: [any...]")

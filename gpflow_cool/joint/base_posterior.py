@@ -29,7 +29,8 @@ class JointPosterior(SolvedPosterior[Solution]):
     Posterior of T correlated functions given the training data.
 
     With a cache, nothing is factorised again. The cache belongs to the parameters and data at the
-    time it was made, until :meth:`update_cache` is called. Without a cache, each call solves anew.
+    time it was made, until :meth:`update_cache` is called. Without a cache, each call solves anew;
+    a posterior that was conditioned on more rows always has one.
     """
 
     @abc.abstractmethod
@@ -182,9 +183,12 @@ class JointPosterior(SolvedPosterior[Solution]):
         `full_output_cov` it is joint over the tasks of a row, with `full_cov` joint over the rows
         of a task, and with both joint over everything.
         """
+        Xnew, Ynew = checks.scored_data(
+            (Xnew, Ynew), self.num_inputs, self.num_tasks, self.X_data.dtype
+        )
         if full_output_cov:
-            return self._joint_log_density(self._inputs(Xnew), Ynew, full_cov)
-        return self._log_density(self._inputs(Xnew), Ynew, full_cov, False)
+            return self._joint_log_density(Xnew, Ynew, full_cov)
+        return self._log_density(Xnew, Ynew, full_cov, False)
 
     def _joint_log_density(self, Xnew: TensorType, Ynew: TensorType, full_cov: bool) -> tf.Tensor:
         """Log density that is joint over tasks."""
@@ -245,7 +249,8 @@ class JointPosterior(SolvedPosterior[Solution]):
         :param tasks: [T], those of the tasks where the kernel is one.
         """
         kernel = tf.reduce_mean(self.kernel(Xnew, full_cov=False), axis=-1, keepdims=True)
-        return tf.zeros_like(mean[..., 0, :]) + kernel * tf.cast(tasks, mean.dtype)
+        nothing = tf.reduce_sum(tf.zeros_like(mean), axis=-2)  # there may be no point
+        return nothing + kernel * tf.cast(tasks, mean.dtype)
 
     @unconverted_method
     @check_shapes(
@@ -262,7 +267,9 @@ class JointPosterior(SolvedPosterior[Solution]):
         :param noise: Whether observations are asked for, or functions. A known observation keeps
             its value, with variance zero.
         """
-        Xnew = self._inputs(Xnew)
+        Xnew, Ynew = checks.known_data(
+            Xnew, Ynew, self.num_inputs, self.num_tasks, self.X_data.dtype
+        )
         solution = self.solution()
         mean, f_cov = self._moments(solution, Xnew, False, True)
         _, Sigma = self._task_matrices(solution)

@@ -59,11 +59,12 @@ class SampledFunctions:
     """
     Functions drawn from a posterior: call them at any inputs, as often as you like.
 
-    The result is always that of the same functions. They hold for the parameters at the time of the
-    draw: after a change of these a call is refused. Gradients with respect to the inputs pass.
+    The result is always that of the same functions. They hold for the parameters and the training
+    inputs at the time of the draw: after a change of these a call is refused. Gradients with
+    respect to the inputs pass.
 
     :param terms: Their sum without the mean function.
-    :param parameters: Those of the kernel and of the mean function.
+    :param parameters: Those of the kernel and of the mean function, and inputs that may change.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class SampledFunctions:
         terms: list[Weighted],
         mean_function: MeanFunction,
         num_inputs: int,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[Parameter | tf.Variable],
     ) -> None:
         drawn = parameters if tf.executing_eagerly() else ()  # a graph sees no values
         self._parameters = [(parameter, parameter.numpy()) for parameter in drawn]
@@ -115,8 +116,8 @@ class SampledFunctions:
             return
         if any(not np.array_equal(p.numpy(), value) for p, value in self._parameters):
             raise ValueError(
-                "The model's parameters have changed since these functions were drawn: draw anew"
-                " with sample_functions."
+                "The model's parameters or inputs have changed since these functions were drawn:"
+                " draw anew with sample_functions."
             )
 
     @check_shapes("X: [M, D]", "return: [S, M, T]")

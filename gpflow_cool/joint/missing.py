@@ -173,6 +173,8 @@ def from_basis(U: Eigenvectors, V: TensorType) -> tf.Tensor:
 @check_shapes("V: [B, N, T]", "return: [B, N, T]")
 def solve(system: ObservedSystem, V: TensorType) -> tf.Tensor:
     """Solve with S_oo; V is ignored where a target is missing, and may be NaN there."""
+    if V.shape[0] == 0:  # no test points: TensorFlow gathers nothing from nothing only
+        return tf.zeros_like(V)
     if system.smoother is not None:
         return tf.transpose(solve_iteratively(system, tf.transpose(V, [1, 0, 2])), [1, 0, 2])
     right = tf.gather_nd(tf.transpose(V, [1, 2, 0]), system.entries())  # [n, B]

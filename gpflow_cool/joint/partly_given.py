@@ -10,6 +10,7 @@ from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 from .base_posterior import JointPosterior
 from .functions import Drawn
 from .sampling import Draws, draw_independent_points, draw_jointly
+from .solved_posterior import check_has_cache
 from .updating import (
     AddedTargets,
     add_targets,
@@ -52,6 +53,7 @@ class PartlyGivenPosterior(JointPosterior[Any]):
     def update_cache(self, precompute_cache: PrecomputeCacheType | None = None) -> None:
         if self.added is None:
             return super().update_cache(precompute_cache)
+        check_has_cache(precompute_cache)
         self.inner.update_cache(precompute_cache)
         return self._add(self.added.X, self.added.Y)
 

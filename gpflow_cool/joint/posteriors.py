@@ -36,6 +36,7 @@ from .sampling import (
     draw_independent_points,
     draw_independent_tasks,
 )
+from .solved_posterior import check_has_cache
 from .updating import (
     AddedRows,
     extend_rows,
@@ -222,6 +223,8 @@ class CompleteDataPosterior(JointPosterior[JointSolution]):
         return new if old is None else extend_rows(old, new, E)
 
     def update_cache(self, precompute_cache: PrecomputeCacheType | None = None) -> None:
+        if self.added is not None:
+            check_has_cache(precompute_cache)
         super().update_cache(precompute_cache)
         if self.added is not None:
             rows, self.added = self.added, None

@@ -47,6 +47,15 @@ def cache_type(value: PrecomputeCacheType | str | None) -> PrecomputeCacheType:
     return PrecomputeCacheType(checks.option(str(value).lower(), "precompute_cache", names))
 
 
+def check_has_cache(kind: PrecomputeCacheType | None) -> None:
+    """Refuse a posterior that was given more rows and is to solve anew in each call."""
+    if kind is PrecomputeCacheType.NOCACHE:
+        raise ValueError(
+            "The posterior was conditioned on more rows, and what was computed of them is part of"
+            ' its cache: pass "tensor" or "variable", or condition a posterior of the model anew.'
+        )
+
+
 class SolvedPosterior(AbstractPosterior, Generic[Solution]):
     """
     Base of the posteriors, without their predictions.
@@ -185,6 +194,7 @@ class SolvedPosterior(AbstractPosterior, Generic[Solution]):
             for points, weights in drawn.added
         ]
         parameters = [*self.kernel.parameters, *getattr(self.mean_function, "parameters", ())]
+        parameters += [self.X_data] if isinstance(self.X_data, tf.Variable) else []
         return SampledFunctions(terms, self.mean_function, self.num_inputs, parameters)
 
     def _draw(self, solution: Solution, num_samples: int, seed: int) -> Drawn:

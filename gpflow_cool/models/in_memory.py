@@ -147,6 +147,7 @@ class InMemoryModel(MultitaskModel):
         return (self.mean_function(self.data[0]) + tf.where(self.observed, residual, typical))[None]
 
     def centred_targets(self) -> tf.Tensor:
+        self.check_targets()
         return self._centred(*self.data)
 
     def centred_completions(self) -> tf.Tensor:

@@ -134,6 +134,7 @@ def train_once(
 ) -> History:
     """Train the parameters that the model has; see :func:`fit`."""
     check_built_outside_of_strategies(model)
+    model.check_targets()
     if steps is not None:
         checks.positive_integer(steps, "steps")
     checks.whole_number(restarts, "restarts")

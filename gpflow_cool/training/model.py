@@ -7,6 +7,7 @@ import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
+from .. import checks
 from ..chain.products import KernelMatrix
 from ..joint.missing import ObservedSystem
 from ..joint.model import JointModel
@@ -118,6 +119,12 @@ class TrainableModel(JointModel):
             else 'use "profile".'
         )
         raise ValueError(f'{type(self).__name__} has no optimizer="em": {advice}')
+
+    def check_targets(self) -> None:
+        """Refuse gaps in targets that were complete when the model was built."""
+        Y = self.data[1]
+        if self.observed is None and isinstance(Y, tf.Variable) and tf.executing_eagerly():
+            checks.check_finite(Y.numpy(), "Y", "build a new model where targets are missing")
 
     def centred_targets(self) -> tf.Tensor:
         """[N, T], the targets minus the mean function; NaN where a target is missing."""

@@ -130,8 +130,40 @@ def test_equal_rows_have_no_distance_and_neighbours_keep_theirs(dtype, rng):
     np.testing.assert_allclose(squared_distances(X[:1], near), [[expected]], rtol=0.01)
 
 
-def test_distances_that_are_not_numbers_stay_so():
-    assert np.isnan(squared_distances(np.array([[np.inf], [1.0]]))[0]).all()
+def test_an_infinite_row_has_no_distance_to_itself():
+    """So that its kernel matrix is refused."""
+    assert np.isnan(squared_distances(np.array([[np.inf], [1.0]]))[0, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rows_that_differ_by_less_than_the_rounding_of_their_squares_keep_their_distance(dtype):
+    X = np.array([[1e9], [1e9 + 8192], [1e9], [0.0]]).astype(dtype) / dtype(1024)
+    near, far = 64.0, (1e9 / 1024) ** 2
+    expected = [[0, near, 0, far], [near, 0, near, far], [0, near, 0, far], [far, far, far, 0]]
+    np.testing.assert_allclose(squared_distances(1024 * X), np.multiply(expected, 1024**2), 1e-4)
+    batches = squared_distances(np.stack([X, 1024 * X]), 1024 * X[None])
+    np.testing.assert_allclose(batches[1, :, 0], np.multiply(expected, 1024**2), 1e-4)
+    np.testing.assert_allclose(squared_distances(np.stack([1024 * X, X]))[1], expected, 1e-4)
+
+
+@pytest.mark.parametrize("make", [k.Matern52, k.SquaredExponential, k.RationalQuadratic])
+@pytest.mark.parametrize("far", [1e20, 1e155, 1e300])
+def test_points_beyond_what_can_be_squared_are_not_correlated(make, far, rng):
+    """The squares overflow: such points counted as equal to the data."""
+    X = np.vstack([rng.normal(size=(3, 2)), [[far, 0.0], [-far, 0.0], [far, far]]])
+    kernel = make()
+    K = shifted_kernel(kernel, X, origin=np.zeros(2)).numpy()
+    np.testing.assert_allclose(K[3:], np.eye(6)[3:], atol=1e-15)
+    cross = shifted_kernel(kernel, X[:3], X[3:], origin=np.zeros(2)).numpy()
+    np.testing.assert_allclose(cross, 0.0, atol=1e-15)
+
+
+def test_gradients_of_distances_that_are_subtracted_one_by_one():
+    X = tf.constant([[1e9, 0.0], [1e9 + 3.0, 4.0]], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        r2 = squared_distances(X)[0, 1]
+    np.testing.assert_allclose(tape.gradient(r2, X), [[-6.0, -8.0], [6.0, 8.0]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", [k.Matern12(lengthscales=0.1), k.SquaredExponential(1.0, 1e-7)])

@@ -246,3 +246,32 @@ def test_cache_types():
     assert cache_type(PrecomputeCacheType.VARIABLE) is PrecomputeCacheType.VARIABLE
     with pytest.raises(ValueError, match="precompute_cache='tensors' is not known.*'tensor'"):
         cache_type("tensors")
+
+
+def test_a_posterior_refuses_what_its_model_refuses(rng):
+    p = random_problem(rng, 6, 2)
+    posterior = model_of(p).posterior()
+    gap, infinite = p.Y[:2].copy(), p.Y[:2].copy()
+    gap[1, 0], infinite[0, 1] = np.nan, np.inf
+    with pytest.raises(ValueError, match=r"Ynew\[1, 0\] is nan. Every entry must be finite"):
+        posterior.predict_log_density(p.X[:2], gap)
+    with pytest.raises(ValueError, match=r"Ynew\[0, 1\] is infinite: pass a number where a task"):
+        posterior.predict_given(p.X[:2], infinite, noise=True)
+    lists = posterior.predict_given(p.X[:2].tolist(), gap.tolist(), noise=True)
+    for a, e in zip(lists, posterior.predict_given(p.X[:2], gap, noise=True), strict=True):
+        assert_close(a, e, 0)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+def test_no_test_points_give_no_predictions(rng, missing, exact):
+    p = random_problem(rng, 6, 2)
+    Y = p.Y.copy()
+    Y[1, 0] = np.nan if missing else 0.0
+    model = (KroneckerMTGP if exact else CoolMTGP)((p.X, Y), p.gpflow_kernel())
+    nothing = np.zeros([0, p.X.shape[1]])
+    for flags in LAYOUTS:
+        mean, cov = model.predict_y(nothing, *flags)
+        assert mean.shape == (0, 2) and np.size(cov) == 0
+        assert model.predict_f_samples(nothing, 3, *flags).shape == (3, 0, 2)
+        assert model.predict_y_samples(nothing, 3, *flags).shape == (3, 0, 2)

@@ -172,7 +172,7 @@ def test_after_a_change_of_parameters_they_are_refused(rng):
     functions = model.posterior().sample_functions(2, seed=0)
     functions(X)
     model.kernel.lengthscales.assign(3.0)
-    with pytest.raises(ValueError, match="parameters have changed.*draw anew"):
+    with pytest.raises(ValueError, match="parameters or inputs have changed.*draw anew"):
         functions(X)
 
 

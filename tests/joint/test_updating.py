@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import reference as ref
 import tensorflow as tf
+from gpflow.posteriors import PrecomputeCacheType
 from patterns import random_joint
 from problems import LAYOUTS, assert_close, assert_moments, random_covariance
 
@@ -270,6 +271,18 @@ def test_update_cache_follows_new_parameters(rng, cache, holes):
         assert_close(actual[0], expected[0], 1e-8)
         assert_close(actual[1], expected[1], 1e-8)
         given.update_cache()
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_a_conditioned_posterior_keeps_its_cache(rng, holes):
+    """Without one it would mix added rows at old parameters with a solution at new ones."""
+    (X, Y), (X1, Y1) = random_rows(rng, 6, 2), random_rows(rng, 2, 2)
+    model = exact_model(X, Y, random_covariance(rng, 2), random_covariance(rng, 2))
+    given = model.posterior().condition_on(X1, with_holes(rng, Y1) if holes else Y1)
+    before = given.predict_f(X1)[0]
+    with pytest.raises(ValueError, match="conditioned on more rows, and what was computed of them"):
+        given.update_cache(PrecomputeCacheType.NOCACHE)
+    assert_close(given.predict_f(X1)[0], before, 0)
 
 
 def test_single_precision(rng):

@@ -13,7 +13,7 @@ from gpflow.kernels import SquaredExponential
 from numpy.testing import assert_allclose
 from problems import ENGINES, LEARNINGS
 
-from gpflow_cool import CoolMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP
 
 D, T = 2, 3
 
@@ -312,7 +312,7 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import gpflow
-from gpflow_cool import CoolMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP
 
 rng = np.random.default_rng(7)
 X, Y = rng.normal(size=(15, 2)), rng.normal(size=(15, 3))
@@ -381,3 +381,26 @@ def test_no_tensor_has_a_kernel_matrix_for_every_task(rng, learning):
     assert largest_tensor(batched, N) == tasks * N * N
     # What is unknown counts tasks of a block, or pairs of them: a matrix for each would be found.
     assert largest_tensor(value_and_gradients, tasks) <= 2 * N * N
+
+
+@pytest.mark.parametrize("model_class", [CoolMTGP, KroneckerMTGP])
+def test_gaps_in_targets_that_were_complete_are_refused(data, model_class):
+    X, Y = growing(*data)
+    model = model_class((X, Y), SquaredExponential())
+    gap = data[1].copy()
+    gap[3, 1] = np.nan
+    Y.assign(gap)
+    for call in (lambda: model.predict_f(data[0]), lambda: model.fit(verbose=0)):
+        with pytest.raises(ValueError, match=r"Y\[3, 1\] is nan. .* build a new model where"):
+            call()
+
+
+def test_drawn_functions_are_refused_after_a_change_of_the_inputs(data):
+    X, Y = growing(*data)
+    functions = build((X, Y)).posterior().sample_functions(2, seed=0)
+    before = functions(data[0]).numpy()
+    X.assign(data[0] + 1.0)
+    with pytest.raises(ValueError, match="parameters or inputs have changed since"):
+        functions(data[0])
+    X.assign(data[0])
+    assert_allclose(functions(data[0]), before, rtol=0)
