@@ -286,6 +286,48 @@ def test_auto_takes_the_grid_where_it_pays(rng):
     assert_same(model.training_loss(), dense.training_loss())
 
 
+def variables(data):
+    """The same data, which may change from now on."""
+    return tuple(tf.Variable(part, trainable=False, shape=[None, part.shape[1]]) for part in data)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("num_rows", [320, 321])
+def test_rows_that_change_are_no_grid(rng, exact, by_hand, num_rows):
+    rows = data_of(rng, (np.arange(20.0), np.arange(16.0)), 2)
+    model = CoolMTGP(rows, SE(lengthscales=[2.0, 3.0]))
+    model = model.to_exact() if exact else model
+    assert model.is_on_grid
+    if by_hand:
+        model.data = variables(rows)
+    else:
+        model._hold(variables(rows))
+    posterior = model.posterior("variable")
+    other = rng.uniform(0.0, 15.0, size=(num_rows, 2)), rng.normal(size=(num_rows, 2))
+    for held, new in zip(model.data, other, strict=True):
+        held.assign(new)
+    posterior.update_cache()
+    kernel = SE(lengthscales=[2.0, 3.0])
+    if exact:
+        C, Sigma = model.task_covariance(), model.noise_covariance()
+        dense = KroneckerMTGP.ground_truth(other, kernel, C, Sigma)
+    else:
+        dense = CoolMTGP(other, kernel, b=model.b, sigma2=model.sigma2, engine="spectral")
+    Xnew = rng.uniform(0.0, 15.0, size=(4, 2))
+    assert_same(posterior.predict_y(Xnew), dense.predict_y(Xnew))
+    assert_same(model.predict_y(Xnew), dense.predict_y(Xnew))
+    assert_same(model.training_loss(), dense.training_loss())
+
+
+def test_a_grid_that_is_asked_for_must_not_change(pair):
+    model, _ = pair
+    before = model.data
+    with pytest.raises(ValueError, match='the grid must not change.*in Trieste, use engine="auto"'):
+        model._hold(variables(before))
+    assert model.data is before and model.is_on_grid
+
+
 @pytest.mark.parametrize(
     "kernel, X, text",
     [
