@@ -155,7 +155,19 @@ class KroneckerMTGP(InMemoryModel):
 
     @classmethod
     def from_cool(cls, model: ChainModel) -> "KroneckerMTGP":
-        """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
+        """
+        The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered.
+
+        :raises ValueError: If the model is another one.
+        """
+        if not (isinstance(model, ChainModel) and isinstance(model, InMemoryModel)):
+            raise ValueError(
+                f"from_cool takes a CoolMTGP, and this is a {type(model).__name__}. Of any model"
+                " that has C and Sigma, KroneckerMTGP.ground_truth((X, Y), kernel,"
+                " model.task_covariance(), model.noise_covariance(), mean_function=...) makes the"
+                " exact one, whose time grows with the cube of the rows: pass some of them where"
+                " there are many."
+            )
         parameters = model.multitask_parameters()
         return cls.at(model, parameters.C, parameters.Sigma)
 
