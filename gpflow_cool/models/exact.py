@@ -23,6 +23,7 @@ from ..chain.starting import (
     task_scales,
     warn_of_scales,
 )
+from ..grid.kernels import grid_that_is_asked_for
 from ..joint.covariances import (
     FullCovariance,
     noise_covariance_of_rank,
@@ -251,9 +252,13 @@ class KroneckerMTGP(InMemoryModel):
         return super().to_document(writer) | {
             "signal": writer.module(self.signal, "covariance"),
             "noise": writer.module(self.noise, "covariance"),
+            "on_grid": self.is_on_grid,
         }
 
     def restore_state(self, saved: Document, reader: Reader) -> None:
         super().restore_state(saved, reader)
         self.signal = reader.module(saved["signal"], "covariance")
         self.noise = reader.module(saved["noise"], "covariance")
+        on_grid = bool(saved.get("on_grid", self.is_on_grid))  # earlier models lack it
+        if on_grid != self.is_on_grid:  # the model that this one came from asked for it
+            self.grid = grid_that_is_asked_for(self.kernel, self.data[0]) if on_grid else None

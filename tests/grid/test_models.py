@@ -234,6 +234,23 @@ def test_saved_models_predict_the_same(rng, pair, tmp_path):
     assert_same(loaded.predict_y(Xnew), model.predict_y(Xnew), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("engine", ["grid", "spectral", "auto"])
+@pytest.mark.parametrize("name", ["two axes", "400 rows"])
+@pytest.mark.parametrize("average", [False, True])
+def test_saved_exact_models_predict_the_same(rng, tmp_path, engine, name, average):
+    """Also where the chain asked for a grid that does not pay, or for none where one does."""
+    chain = CoolMTGP(data_of(rng, AXES[name]), kernel_of(2), engine=engine)
+    model = chain.average_over_orders(2, seed=0) if average else chain.to_exact()
+    model.save(tmp_path / "model")
+    loaded = gpflow_cool.load(tmp_path / "model")
+    assert chain.is_on_grid == model.is_on_grid == loaded.is_on_grid
+    assert model.is_on_grid == (engine == "grid" or (engine == "auto" and name == "400 rows"))
+    Xnew = rng.normal(size=(3, 2))
+    found, expected = (each.predict_y(Xnew, True, True) for each in (loaded, model))
+    assert_same(found, expected, rtol=0, atol=0)
+    assert_same(loaded.training_loss(), model.training_loss(), rtol=0, atol=0)
+
+
 def test_a_new_step_of_time_extends_an_axis(rng):
     X, Y = data_of(rng, ([0.0, 0.5, 1.0], [0.0, 1.0, 2.0, 3.0]), 2)
     past = X[:, 1] < 3.0
