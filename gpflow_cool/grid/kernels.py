@@ -110,6 +110,7 @@ def grid_that_is_asked_for(kernel: Kernel, X: AnyNDArray | tf.Tensor | tf.Variab
     if isinstance(X, tf.Variable):
         raise ValueError(
             'engine="grid": X is a tf.Variable, and the grid must not change: pass X as an array.'
+            ' Where rows do change, as they do in Trieste, use engine="auto".'
         )
     X = np.asarray(X)
     num_inputs = X.shape[1]

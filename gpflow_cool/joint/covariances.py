@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import Module, Parameter
 from gpflow.base import AnyNDArray
+from gpflow.config import default_float
 from gpflow.utilities import positive
 
 from .. import checks
@@ -93,7 +94,9 @@ class FullCovariance(TaskCovariance):
     """
 
     def __init__(self, start: AnyNDArray, floor: AnyNDArray | None = None) -> None:
-        self.floor = np.zeros(len(start), start.dtype) if floor is None else floor
+        self.floor = np.zeros(len(start), start.dtype)
+        if floor is not None:
+            self.floor = np.asarray(floor, start.dtype)
         scale = tf.constant(deviations(start), start.dtype)
         self.factor = Parameter(self.factor_of(start), transform=ScaledTriangle(scale))
 
@@ -156,6 +159,11 @@ class DiagonalCovariance(TaskCovariance):
 
     def __call__(self) -> tf.Tensor:
         return tf.linalg.diag(tf.broadcast_to(self.diagonal, [self.num_tasks]))
+
+
+def eye(num_tasks: int) -> AnyNDArray:
+    """The identity, [T, T], in the float that GPflow makes parameters of."""
+    return np.eye(num_tasks, dtype=default_float())
 
 
 def variances(

@@ -23,6 +23,7 @@ from ..chain.starting import (
     task_scales,
     warn_of_scales,
 )
+from ..grid.kernels import grid_that_is_asked_for
 from ..joint.covariances import (
     FullCovariance,
     noise_covariance_of_rank,
@@ -155,7 +156,19 @@ class KroneckerMTGP(InMemoryModel):
 
     @classmethod
     def from_cool(cls, model: ChainModel) -> "KroneckerMTGP":
-        """The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered."""
+        """
+        The exact model at the C and Sigma that a :class:`CoolMTGP` has recovered.
+
+        :raises ValueError: If the model is another one.
+        """
+        if not (isinstance(model, ChainModel) and isinstance(model, InMemoryModel)):
+            raise ValueError(
+                f"from_cool takes a CoolMTGP, and this is a {type(model).__name__}. Of any model"
+                " that has C and Sigma, KroneckerMTGP.ground_truth((X, Y), kernel,"
+                " model.task_covariance(), model.noise_covariance(), mean_function=...) makes the"
+                " exact one, whose time grows with the cube of the rows: pass some of them where"
+                " there are many."
+            )
         parameters = model.multitask_parameters()
         return cls.at(model, parameters.C, parameters.Sigma)
 
@@ -239,9 +252,13 @@ class KroneckerMTGP(InMemoryModel):
         return super().to_document(writer) | {
             "signal": writer.module(self.signal, "covariance"),
             "noise": writer.module(self.noise, "covariance"),
+            "on_grid": self.is_on_grid,
         }
 
     def restore_state(self, saved: Document, reader: Reader) -> None:
         super().restore_state(saved, reader)
         self.signal = reader.module(saved["signal"], "covariance")
         self.noise = reader.module(saved["noise"], "covariance")
+        on_grid = bool(saved.get("on_grid", self.is_on_grid))  # earlier models lack it
+        if on_grid != self.is_on_grid:  # the model that this one came from asked for it
+            self.grid = grid_that_is_asked_for(self.kernel, self.data[0]) if on_grid else None

@@ -199,7 +199,8 @@ class InMemoryModel(MultitaskModel):
 
     @property
     def is_on_grid(self) -> bool:
-        return self.grid is not None and self.features is None
+        may_change = isinstance(self.data[0], tf.Variable)
+        return self.grid is not None and self.features is None and not may_change
 
     @property
     def kernel_on_grid(self) -> KernelOnGrid | None:
@@ -299,15 +300,18 @@ class InMemoryModel(MultitaskModel):
         joined = [tf.concat([old, new], axis=0) for old, new in zip(self.data, (X, Y), strict=True)]
         check_targets(joined[1])
         check_can_grow(self.data, joined[1])
-        before = self.data
-        self.data = tuple(grown(old, new) for old, new in zip(before, joined, strict=True))
+        self._hold(tuple(grown(old, new) for old, new in zip(self.data, joined, strict=True)))
+        self.observed = checks.observed_entries(joined[1])
+        self._completed = None if completed is None else Completions(completed)
+
+    def _hold(self, data: RegressionData) -> None:
+        """Take other data, and find their grid. `observed` stays."""
+        before, self.data = self.data, data
         try:
             self.grid = self._find_grid()
         except ValueError:  # a grid was asked for, and these rows are none
             self.data = before
             raise
-        self.observed = checks.observed_entries(joined[1])
-        self._completed = None if completed is None else Completions(completed)
 
     def _joined_completions(self, X: tf.Tensor, Y: tf.Tensor) -> tf.Tensor | None:
         """[S, N + q, T], present completions and predicted new targets; None if none is missing."""

@@ -28,7 +28,7 @@ from ..lowrank.statistics import (
 )
 from ..lowrank.streaming import RowSums
 from ..lowrank.summary import Summary, check_chunk, summarise
-from ..lowrank.summed import SummedRows
+from ..lowrank.summed import SummedRows, Witness
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
 from ..training.streamed import StreamedLoss
@@ -202,7 +202,7 @@ class SparseCoolMTGP(ChainModel):
     def _sums(self) -> tuple[tf.Tensor, Statistics]:
         """The whitening of the inducing variables, and sums over all rows that belong to it."""
         if isinstance(self.rows, SummedRows):
-            self.rows.check_variance(self.features.variance())
+            self.rows.check(self._witness)
             return self.rows.W, self.rows.sums
         W = self.features.whitening(python_callback=True)
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
@@ -217,7 +217,11 @@ class SparseCoolMTGP(ChainModel):
         """
         W, sums = self._sums()
         X, Y = (part.numpy() for part in self.data)
-        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, self.features.variance())
+        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, self._witness)
+
+    def _witness(self, X: tf.Tensor, Y: tf.Tensor) -> Witness:
+        parts = self.features.variance(), self.features.cross(X), self._centred(X, Y)
+        return Witness(*(part.numpy() for part in parts))
 
     def shown_chunks(self) -> Iterable[Chunk]:
         return [self.rows.arrays()] if isinstance(self.rows, SummedRows) else self.rows.chunks()
@@ -255,10 +259,11 @@ class SparseCoolMTGP(ChainModel):
             )
         document = super().to_document(writer) | {"inducing_points": writer.parameter(points.Z)}
         if isinstance(self.rows, SummedRows):
+            W, sums = self._sums()  # which checks that they belong to these parameters
             document["scales"] = writer.array("scales", self.scales)
-            document["whitening"] = writer.array("whitening", self.rows.W.numpy())
-            sums = zip(Statistics._fields, self.rows.sums, strict=True)
-            document["sums"] = [writer.array(f"sums_{name}", part.numpy()) for name, part in sums]
+            document["whitening"] = writer.array("whitening", W.numpy())
+            named = zip(Statistics._fields, sums, strict=True)
+            document["sums"] = [writer.array(f"sums_{name}", part.numpy()) for name, part in named]
         return document
 
     @classmethod
@@ -274,9 +279,9 @@ class SparseCoolMTGP(ChainModel):
         if "sums" not in saved:
             return
         sums = Statistics(*(tf.constant(reader.array(name)) for name in saved["sums"]))
-        W, variance = reader.array(saved["whitening"]), self.features.variance()
+        W = reader.array(saved["whitening"])
         X, Y = (part.numpy() for part in self.rows.arrays())
-        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, variance)
+        self._rows = SummedRows(X, Y, self.chunk_rows, sums, W, self._witness)
         self._num_rows, self._scales = int(sums.num_rows), reader.array(saved["scales"])
 
 

@@ -120,17 +120,17 @@ MEAN_FUNCTIONS: dict[str, Recipe] = {
 
 COVARIANCES: dict[str, Recipe] = {
     "FullCovariance": Recipe(
-        lambda floor: covariances.FullCovariance(np.eye(len(floor)), np.array(floor)),
+        lambda floor: covariances.FullCovariance(covariances.eye(len(floor)), floor),
         ("factor",),
         facts=lambda m: {"floor": [float(variance) for variance in m.floor]},
     ),
     "LowRankCovariance": Recipe(
-        lambda num_tasks: covariances.LowRankCovariance(np.eye(num_tasks), 1, shared=True),
+        lambda num_tasks: covariances.LowRankCovariance(covariances.eye(num_tasks), 1, shared=True),
         ("weights", "diagonal"),
         facts=lambda m: {"num_tasks": int(m.num_tasks)},
     ),
     "DiagonalCovariance": Recipe(
-        lambda num_tasks: covariances.DiagonalCovariance(np.eye(num_tasks), shared=True),
+        lambda num_tasks: covariances.DiagonalCovariance(covariances.eye(num_tasks), shared=True),
         ("diagonal",),
         facts=lambda m: {"num_tasks": int(m.num_tasks)},
     ),

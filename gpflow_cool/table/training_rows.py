@@ -112,9 +112,12 @@ class TrainingRows:
                 f"y[{n}, {t}] is {Y[n, t]:g}, but {trained[n, t]:g} in the fit: impute fills in the"
                 " targets of the fit. Fit again, or use predict_given(X, y) for other rows."
             )
-        filled, index = self.model_.impute(), index_of(y)
-        mean, std, cov = self._answer(filled.Y.numpy(), filled.cov.numpy(), index, True, True)
-        completed = np.where(np.isnan(Y), np.asarray(mean).reshape(Y.shape), Y)
+        gaps, index = np.isnan(Y), index_of(y)
+        moments = Z[0], np.zeros([*Y.shape, Y.shape[1]])
+        if gaps.any():  # never with inducing points
+            moments = tuple(part.numpy() for part in self.model_.impute())
+        mean, std, cov = self._answer(*moments, index, True, True)
+        completed = np.where(gaps, np.asarray(mean).reshape(Y.shape), Y)
         return Imputed(self._form.rows(completed, index), std, cov)
 
     @property

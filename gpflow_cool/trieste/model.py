@@ -65,7 +65,8 @@ class MultitaskRegression(
     :meth:`trajectory_sampler`, :meth:`conditional_predict_f_sample`) do correlate between outputs,
     and all conditioning on data uses the full covariances.
 
-    :param model: All its targets must be observed. Its data become `tf.Variable` that grow.
+    :param model: All its targets must be observed. Its data become `tf.Variable` that grow, so
+        that a grid is of no use: `engine="grid"` is refused.
     :param fit_options: Passed to `model.fit` by :meth:`optimize`, for example {"restarts": 2}.
     """
 
@@ -83,8 +84,10 @@ class MultitaskRegression(
     def _make_posterior(self) -> None:
         """Keep data and cache in variables: graphs that Trieste has compiled see their changes."""
         X, Y = (tf.convert_to_tensor(part) for part in self._model.data)
-        self._model.data = tuple(
-            tf.Variable(part, trainable=False, shape=[None, part.shape[1]]) for part in (X, Y)
+        self._model._hold(
+            tuple(
+                tf.Variable(part, trainable=False, shape=[None, part.shape[1]]) for part in (X, Y)
+            )
         )
         self._posterior = self._model.posterior("variable")
 

@@ -234,6 +234,23 @@ def test_saved_models_predict_the_same(rng, pair, tmp_path):
     assert_same(loaded.predict_y(Xnew), model.predict_y(Xnew), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("engine", ["grid", "spectral", "auto"])
+@pytest.mark.parametrize("name", ["two axes", "400 rows"])
+@pytest.mark.parametrize("average", [False, True])
+def test_saved_exact_models_predict_the_same(rng, tmp_path, engine, name, average):
+    """Also where the chain asked for a grid that does not pay, or for none where one does."""
+    chain = CoolMTGP(data_of(rng, AXES[name]), kernel_of(2), engine=engine)
+    model = chain.average_over_orders(2, seed=0) if average else chain.to_exact()
+    model.save(tmp_path / "model")
+    loaded = gpflow_cool.load(tmp_path / "model")
+    assert chain.is_on_grid == model.is_on_grid == loaded.is_on_grid
+    assert model.is_on_grid == (engine == "grid" or (engine == "auto" and name == "400 rows"))
+    Xnew = rng.normal(size=(3, 2))
+    found, expected = (each.predict_y(Xnew, True, True) for each in (loaded, model))
+    assert_same(found, expected, rtol=0, atol=0)
+    assert_same(loaded.training_loss(), model.training_loss(), rtol=0, atol=0)
+
+
 def test_a_new_step_of_time_extends_an_axis(rng):
     X, Y = data_of(rng, ([0.0, 0.5, 1.0], [0.0, 1.0, 2.0, 3.0]), 2)
     past = X[:, 1] < 3.0
@@ -284,6 +301,48 @@ def test_auto_takes_the_grid_where_it_pays(rng):
     dense = CoolMTGP(data, SE(lengthscales=[2.0, 3.0]), engine="spectral")
     multiple_assign(dense, read_values(model))
     assert_same(model.training_loss(), dense.training_loss())
+
+
+def variables(data):
+    """The same data, which may change from now on."""
+    return tuple(tf.Variable(part, trainable=False, shape=[None, part.shape[1]]) for part in data)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("num_rows", [320, 321])
+def test_rows_that_change_are_no_grid(rng, exact, by_hand, num_rows):
+    rows = data_of(rng, (np.arange(20.0), np.arange(16.0)), 2)
+    model = CoolMTGP(rows, SE(lengthscales=[2.0, 3.0]))
+    model = model.to_exact() if exact else model
+    assert model.is_on_grid
+    if by_hand:
+        model.data = variables(rows)
+    else:
+        model._hold(variables(rows))
+    posterior = model.posterior("variable")
+    other = rng.uniform(0.0, 15.0, size=(num_rows, 2)), rng.normal(size=(num_rows, 2))
+    for held, new in zip(model.data, other, strict=True):
+        held.assign(new)
+    posterior.update_cache()
+    kernel = SE(lengthscales=[2.0, 3.0])
+    if exact:
+        C, Sigma = model.task_covariance(), model.noise_covariance()
+        dense = KroneckerMTGP.ground_truth(other, kernel, C, Sigma)
+    else:
+        dense = CoolMTGP(other, kernel, b=model.b, sigma2=model.sigma2, engine="spectral")
+    Xnew = rng.uniform(0.0, 15.0, size=(4, 2))
+    assert_same(posterior.predict_y(Xnew), dense.predict_y(Xnew))
+    assert_same(model.predict_y(Xnew), dense.predict_y(Xnew))
+    assert_same(model.training_loss(), dense.training_loss())
+
+
+def test_a_grid_that_is_asked_for_must_not_change(pair):
+    model, _ = pair
+    before = model.data
+    with pytest.raises(ValueError, match='the grid must not change.*in Trieste, use engine="auto"'):
+        model._hold(variables(before))
+    assert model.data is before and model.is_on_grid
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from problems import (
     random_problem,
 )
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
 from gpflow_cool.chain.starting import EXACT_NOISE_FLOOR
 
 
@@ -184,3 +184,17 @@ def test_exact_from_cool_is_a_model_of_its_own(rng):
     exact.mean_function.c.assign(5.0)
     exact.signal.assign(np.eye(3))
     assert_close(cool.predict_f(p.Xnew)[0], expected[0], rtol=1e-12)
+
+
+def test_exact_from_another_model_is_refused_with_advice(rng):
+    p = random_problem(rng, 8, 3)
+    sparse = SparseCoolMTGP((p.X, p.Y), p.gpflow_kernel(), p.X)
+    exact = KroneckerMTGP((p.X, p.Y), p.gpflow_kernel())
+    for model in (sparse, exact):
+        name = type(model).__name__
+        with pytest.raises(ValueError, match=f"a CoolMTGP, and this is a {name}.*ground_truth"):
+            KroneckerMTGP.from_cool(model)
+    C, Sigma = sparse.task_covariance(), sparse.noise_covariance()
+    advised = KroneckerMTGP.ground_truth((p.X, p.Y), sparse.kernel, C, Sigma)
+    for a, e in zip(advised.predict_y(p.Xnew), sparse.predict_y(p.Xnew), strict=True):
+        assert_close(a, e, rtol=1e-6)

@@ -81,6 +81,12 @@ MODELS = {
 }
 
 
+@pytest.fixture
+def single_precision():
+    with gpflow.config.as_context(gpflow.config.Config(float=np.float32)):
+        yield
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_comes_back(data, rng, tmp_path, name):
     model = MODELS[name](data)
@@ -91,6 +97,19 @@ def test_every_model_comes_back(data, rng, tmp_path, name):
     assert_same(model, again, rng.normal(size=[4, 2]))
     assert sorted(os.listdir(tmp_path / "a")) == ["model"]
     assert sorted(os.listdir(tmp_path / "a" / "model")) == [ARRAYS, DOCUMENT]
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back_in_float32(data, rng, tmp_path, name):
+    model = MODELS[name]([part.astype(np.float32) for part in data])
+    perturbed(module_of(model), rng)
+    model.save(tmp_path / "model")
+    again, X = load(tmp_path / "model"), np.float32(rng.normal(size=[4, 2]))
+    assert_same(model, again, X)
+    assert again.predict_y(X)[0].dtype == tf.float32
+    if isinstance(model, KroneckerMTGP):  # also what training starts from
+        assert_array_equal(model.training_loss(), again.training_loss())
 
 
 def test_options_and_flags_come_back(data, tmp_path):

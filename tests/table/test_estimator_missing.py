@@ -138,10 +138,15 @@ def test_same_random_state_same_result_and_one_target():
     assert_allclose(std**2, cov[:, 0, 0])
 
 
-def test_nothing_missing_is_nothing_to_fill():
-    completed, std, _ = CoolMTGPRegressor("se", ard=False).fit(X, FULL).impute(FULL)
+@pytest.mark.parametrize("inducing", [0, 6])
+def test_nothing_missing_is_nothing_to_fill(inducing):
+    regressor = CoolMTGPRegressor("se", ard=False, inducing=inducing).fit(X, FULL)
+    completed, std, cov = regressor.impute(FULL)
     assert_array_equal(completed, FULL)
-    assert not std.any()
+    assert_array_equal(std, np.zeros([24, 2]))
+    assert_array_equal(cov, np.zeros([24, 2, 2]))
+    with pytest.raises(ValueError, match=r"y\[3, 1\] is nan, but .* in the fit"):
+        regressor.impute(np.where(np.arange(48).reshape(24, 2) == 7, np.nan, FULL))
 
 
 def test_what_is_refused():

@@ -1,5 +1,6 @@
 """The estimator averages over orders of the targets."""
 
+import gpflow
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -68,10 +69,13 @@ def test_where_there_is_no_average_it_is_the_chain(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("orders", [1, 3])
-def test_orders_are_saved(orders, tmp_path):
-    regressor = CoolMTGPRegressor("se", ard=False, orders=orders).fit(X, four_targets())
-    regressor.save(tmp_path / "model")
-    again = load(tmp_path / "model")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_orders_are_saved(orders, dtype, tmp_path):
+    with gpflow.config.as_context(gpflow.config.Config(float=dtype)):
+        regressor = CoolMTGPRegressor("se", ard=False, orders=orders).fit(X, four_targets())
+        regressor.save(tmp_path / "model")
+        again = load(tmp_path / "model")
+    assert regressor.model_.dtype == again.model_.dtype == dtype
     assert again.orders == orders and type(again.model_) is type(regressor.model_)
     for one, other in zip(
         again.predict(X_NEW, return_std=True, return_cov=True),

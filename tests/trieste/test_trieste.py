@@ -25,6 +25,7 @@ from two_outputs import SIGMA, data, exact, kernel
 
 import gpflow_cool.trieste.model
 from gpflow_cool import CoolMTGP
+from gpflow_cool.grid import grid_inputs
 from gpflow_cool.trieste import MultitaskRegression
 
 
@@ -78,6 +79,20 @@ def test_update_is_seen_by_compiled_functions(rng, X):
     for actual, wanted in zip(predict(tf.constant(X)), exact(*more).predict_f(X), strict=True):
         assert_close(actual, wanted)
     assert_close(model.get_internal_data().query_points, more[0])
+
+
+def test_rows_on_a_grid_are_replaced_by_others(rng, X):
+    on_grid, more = grid_inputs(np.linspace(0, 1, 20), np.linspace(0, 1, 16)), data(rng, 321)
+    inner = CoolMTGP((on_grid, rng.normal(size=(320, 2))), kernel())
+    assert inner.is_on_grid
+    model = MultitaskRegression(inner)
+    model.update(Dataset(*map(tf.constant, more)))
+    expected = CoolMTGP(more, kernel(), b=inner.b, sigma2=inner.sigma2, engine="spectral")
+    for actual, wanted in zip(model.predict(X), expected.predict_f(X), strict=True):
+        assert_close(actual, wanted, 1e-8)
+    asked = CoolMTGP((on_grid, rng.normal(size=(320, 2))), kernel(), engine="grid")
+    with pytest.raises(ValueError, match='as they do in Trieste, use engine="auto"'):
+        MultitaskRegression(asked)
 
 
 def test_optimize_trains_and_refreshes(rng, X):
