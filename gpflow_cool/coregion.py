@@ -15,12 +15,15 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray, MeanAndVariance
-from gpflow.kernels import Combination, Coregion, Kernel, Product
+from gpflow.kernels import Combination, Coregion, Kernel, Product, White
 from gpflow.likelihoods import Gaussian
 from gpflow.mean_functions import MeanFunction, Zero
 
 from . import checks
 from .joint.model import JointModel
+
+NEGLIGIBLE = 0.05
+"""Correlations that are lost are told if they are larger."""
 
 
 class CoregionKernel(NamedTuple):
@@ -59,7 +62,12 @@ def split_kernel(kernel: Kernel, num_columns: int) -> CoregionKernel:
 
 
 def contains_coregion(kernel: Kernel) -> bool:
-    return any(isinstance(part, Coregion) for part in (kernel, *kernel.submodules))
+    return contains(kernel, Coregion)
+
+
+def contains(kernel: Kernel, kind: type[Kernel]) -> bool:
+    """Whether a kernel, or a kernel inside it, is of some kind."""
+    return any(isinstance(part, kind) for part in (kernel, *kernel.submodules))
 
 
 def number_columns(kernel: Kernel, num_columns: int, task_column: int) -> None:
@@ -126,6 +134,19 @@ class SharedInputs(NamedTuple):
     task_column: int
 
 
+WHITE_BECOMES_CORRELATED = (
+    "The kernel contains White, whose noise is independent between tasks in GPflow's layout, where"
+    " every row is of one task. Here it is part of the kernel of all tasks, so that the noises of"
+    " two tasks in a row correlate as C says: this is another model."
+)
+WHITE_BECOMES_INDEPENDENT = (
+    "The kernel contains White, whose noises of two tasks in a row correlate as C says, by up to"
+    " {:.2f}. In GPflow's layout, where every row is of one task, they are independent: these"
+    " correlations are not carried over."
+)
+WITHOUT_WHITE = "Leave White out of the kernel: the noise covariance Sigma is learnt in its place."
+
+
 def from_coregion(model: Any) -> SharedInputs:
     """
     Data, base kernel and mean function of a GPflow model whose kernel is a base kernel times
@@ -142,13 +163,16 @@ def from_coregion(model: Any) -> SharedInputs:
     :meth:`gpflow_cool.CoolMTGP.from_coregion` makes a model of it.
 
     :param model: A `gpflow.models.GPR` or `VGP`. A second column of Y (the likelihood's number, for
-        `SwitchedLikelihood`) is ignored, and a likelihood that is not Gaussian raises a warning.
+        `SwitchedLikelihood`) is ignored. A likelihood that is not Gaussian raises a warning, and so
+        does a `White` kernel: its noise is independent there, and correlates between tasks here.
     """
     if not isinstance(getattr(model, "kernel", None), Kernel) or not hasattr(model, "data"):
         raise ValueError(f"{model!r} is not a GPflow model with a kernel and data, such as GPR.")
     X_aug, Y = (np.asarray(part) for part in model.data)
     parts = split_kernel(model.kernel, X_aug.shape[1])
     warn_of_likelihood(getattr(model, "likelihood", None))
+    if parts.num_tasks > 1 and contains(parts.base, White):
+        warnings.warn(f"{WHITE_BECOMES_CORRELATED} {WITHOUT_WHITE}", stacklevel=3)
     X, Y = pivot(X_aug, Y, parts.num_tasks, parts.task_column)
     mean_function = None
     if not isinstance(model.mean_function, Zero):
@@ -207,7 +231,8 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
     """
     A GPflow `GPR` with `Coregion`, the task column last, at the model's C and noise variances.
 
-    Its noise may differ between tasks but cannot correlate: a warning says how much is lost.
+    Its noise, that of `White` included, may differ between tasks but cannot correlate: a warning
+    says how much is lost.
 
     >>> from gpflow_cool import KroneckerMTGP
     >>> X = np.linspace(0, 1, 10)[:, None]
@@ -223,13 +248,16 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
     num_rows, num_columns = X.shape
     num_tasks = model.num_tasks
     C, Sigma = model.task_covariance().numpy(), model.noise_covariance().numpy()
-    lost = np.max(np.abs(model.noise_correlation().numpy() - np.eye(num_tasks)))
-    if lost > 0.05:
+    lost = largest_correlation(model.noise_correlation())
+    if lost > NEGLIGIBLE:
         warnings.warn(
             f"GPflow's GPR knows no correlated noise: correlations of up to {lost:.2f} between the"
             " noises of two tasks are not carried over.",
             stacklevel=3,
         )
+    lost = largest_correlation(model.task_correlation())
+    if lost > NEGLIGIBLE and contains(model.kernel, White):
+        warnings.warn(f"{WHITE_BECOMES_INDEPENDENT.format(lost)} {WITHOUT_WHITE}", stacklevel=3)
     base = copy.deepcopy(model.kernel)
     number_columns(base, num_columns, task_column=num_columns)
     coregion = Coregion(num_tasks, rank=num_tasks, active_dims=[num_columns])
@@ -250,6 +278,12 @@ def to_coregion_gpr(model: JointModel) -> gpflow.models.GPR:
         mean_function=MeanOfRows(copy.deepcopy(model.mean_function), num_tasks),
         likelihood=gpflow.likelihoods.Gaussian(variance=noise),
     )
+
+
+def largest_correlation(correlation: tf.Tensor) -> float:
+    """The largest correlation of two different tasks, in absolute value; 0 if there is one task."""
+    R = correlation.numpy()
+    return float(np.max(np.abs(R - np.eye(len(R)))))
 
 
 class MeanOfTasks(MeanFunction):

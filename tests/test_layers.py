@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
 checks  graphs  linalg  gaussian  metrics
-chain/      laplacian  kernels  variation  products  eigenbasis  spectrum  likelihood  objective
-            systems  terms  compression  search  newton  starting  recovery
+chain/      laplacian  kernels  columns  variation  products  eigenbasis  spectrum  likelihood
+            objective  systems  terms  compression  search  newton  starting  recovery
 joint/      kronecker  covariances  likelihood  exceedance
             missing  conditioning  sampling  fourier  functions  updating  leave_one_out
             solved_posterior  base_posterior  partly_given  posteriors  model  simulation

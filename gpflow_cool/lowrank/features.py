@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow import covariances
-from gpflow.base import AnyNDArray, TensorType
+from gpflow.base import AnyNDArray, InputData, TensorType
 from gpflow.inducing_variables import InducingPoints, InducingVariables
 from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from .. import checks
+from ..chain.columns import check_columns
 from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..graphs import compiled
 from ..linalg import inverse_root
@@ -193,7 +194,7 @@ def constant_left(F: AnyNDArray) -> float:
 
 
 def choose_inducing_points(
-    X: AnyNDArray,
+    X: InputData,
     kernel: Kernel,
     num_points: int | None = None,
     *,
@@ -217,23 +218,39 @@ def choose_inducing_points(
     :param num_points: By default 300, or N if that is less.
     :param method: "greedy" takes, one after the other, the row with the largest variance given the
         rows taken before (Burt et al. 2020), and stops early once no variance is left; "k-means"
-        takes centres of clusters.
+        takes centres of clusters, or all different rows where these are no more than the points.
     :param seed: Decides which rows are drawn, and where clusters start.
     :return: [M, D].
     """
     checks.option(method, "method", METHODS)
     checks.kernel(kernel)
     num_points = DEFAULT_POINTS if num_points is None else num_points
-    num_points = min(checks.positive_integer(num_points, "num_points"), len(X))
+    num_points = checks.positive_integer(num_points, "num_points")
     rng = np.random.default_rng(checks.seed(seed))
-    if len(X) > MAX_CANDIDATES:
-        X = X[np.sort(rng.choice(len(X), max(MAX_CANDIDATES, num_points), replace=False))]
-    X = np.asarray(checks.matrix(X, "X", checks.INPUTS_ARE_COLUMNS))
+    X = candidate_rows(X, num_points, rng)
+    check_columns(kernel, X.shape[1])
     if method == "greedy":
-        return X[greedy_rows(kernel, X, num_points)]
+        return X[greedy_rows(kernel, X, min(num_points, len(X)))]
+    different = np.unique(X + 0.0, axis=0)  # -0.0 + 0.0 is 0.0
+    if len(different) <= num_points:
+        return different
     origin = X.mean(axis=0, dtype=np.float64)
     centres, _ = kmeans2(X - origin, num_points, minit="++", seed=rng)
     return (centres + origin).astype(X.dtype)
+
+
+def candidate_rows(X: InputData, num_points: int, rng: np.random.Generator) -> AnyNDArray:
+    """
+    The rows among which points are chosen, cast and checked; drawn at random where they are many.
+
+    Of an array, which may be mapped from a file, no other rows are read.
+    """
+    if not isinstance(X, np.ndarray):
+        X = np.asarray(checks.matrix(X, "X", checks.INPUTS_ARE_COLUMNS))
+    count = max(MAX_CANDIDATES, num_points)
+    if X.ndim == 2 and len(X) > count:
+        X = X[np.sort(rng.choice(len(X), count, replace=False))]
+    return np.asarray(checks.matrix(X, "X", checks.INPUTS_ARE_COLUMNS))
 
 
 def greedy_rows(kernel: Kernel, X: AnyNDArray, num_points: int) -> AnyNDArray:

@@ -72,13 +72,17 @@ class Intervals:
         if self.model_.observed is not None:
             raise ValueError("Targets are missing, so that distances of rows are not comparable.")
         rows = self.model_.leave_one_out()
-        distances = mahalanobis(rows.mean.numpy() - self.model_.data[1].numpy(), rows.cov.numpy())
-        return raised_quantile(distances, level)
+        residual = self._trained_targets() - rows.mean.numpy()
+        return raised_quantile(mahalanobis(residual, rows.cov.numpy()), level)
 
     def _left_out_residuals(self) -> AnyNDArray:
         """[N, T], residuals of the rows over their deviations, each predicted from the others."""
         rows = self.model_.leave_one_out(full_output_cov=False)
-        return (self.model_.data[1].numpy() - rows.mean.numpy()) / np.sqrt(rows.cov.numpy())
+        return (self._trained_targets() - rows.mean.numpy()) / np.sqrt(rows.cov.numpy())
+
+    def _trained_targets(self) -> AnyNDArray:
+        """[N, T], of the rows that are left out in turn; `data` of a sparse model is a sample."""
+        return np.asarray(self.model_.rows.arrays()[1])
 
 
 @check_shapes("residual: [N, T]", "cov: [N, T, T]", "return: [N]")

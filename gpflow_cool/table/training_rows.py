@@ -21,6 +21,7 @@ class TrainingRows:
     _targets: Warping
     _encoding: Encoding | None
     _form: TargetForm
+    target_names_: tuple[str, ...]
 
     def _values(self, y: Any, num_rows: int) -> AnyNDArray:
         raise NotImplementedError
@@ -59,7 +60,7 @@ class TrainingRows:
         :param y: [q, T], NaN where a target is missing.
         """
         Z = self._standardised_inputs(X)
-        Y = self._targets.standardised(self._values(y, len(Z)))
+        Y = self._targets.known(self._values(y, len(Z)), self.target_names_)
         self.model_.add_rows(Z, Y)
         old, new = getattr(self, "_index", None), index_of(y)
         self._index = None if old is None or new is None else old.append(new)

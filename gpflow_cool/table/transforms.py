@@ -145,7 +145,7 @@ class Warping(NamedTuple):
 
     @check_shapes("Y: [N, T]", "return: [N, T]")
     def known(self, Y: AnyNDArray, names: Sequence[str]) -> AnyNDArray:
-        """The same of targets that predictions are given; raises if one has no logarithm."""
+        """The same of targets that somebody has measured; raises if one has no logarithm."""
         for transform, y, name in zip(self.transforms, Y.T, names, strict=True):
             check_positive(y, transform.kind, name)
         return self.standardised(Y)

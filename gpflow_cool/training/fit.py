@@ -78,8 +78,9 @@ def fit(
     :param relevance: "given" trains the lengthscales that the kernel has. "shrunk" first trains one
         lengthscale for all inputs, then one per input, pulled towards the common one (see
         :mod:`gpflow_cool.training.relevance`): it shows which inputs matter, and overfits less than
-        free lengthscales. Sums and products do this in each of their kernels. Lengthscales that are
-        not trainable, or have a prior, stay as they are.
+        free lengthscales. Sums and products do this in each of their kernels; kernels that share a
+        parameter go on sharing it. Lengthscales that are not trainable, or have a prior, stay as
+        they are.
     :param steps: The largest number of steps; in each round, where targets are missing.
     :param callbacks: Keras callbacks, which see each step as an epoch. Setting `stop_training` of
         the model ends training with any optimizer.

@@ -19,7 +19,7 @@ from ..joint.sampling import draw_pairs
 from .lbfgs import Evaluate
 from .model import TrainableModel
 from .optimizers import Optimizer
-from .run import Outcome, Run
+from .run import BestRound, Outcome, Run, snapshot, state_variables
 
 ROUNDS = 8
 DRAWS = 16
@@ -47,13 +47,18 @@ class Completer:
         self.num_observed = int(np.count_nonzero(model.observed))
         shape = [2, draws // 2, *model.observed.shape]
         self.signal, self.noise = np.random.default_rng(seed).normal(size=shape)
-        self.first = self._first().numpy()
-
-    def _first(self) -> tf.Tensor:
+        system = model.observed_system() if model.has_drawn else None
+        self.start = None if system is None else self._present(system)
+        first = model.independent_completion() if system is None else self.draw(system)
+        self.first = first.numpy()
         """The completions that training starts from."""
-        if self.model.has_drawn:
-            return self.draw(self.model.observed_system())
-        return self.model.independent_completion()
+
+    def _present(self, system: ObservedSystem) -> BestRound | None:
+        """The model as it is before training, with its score, if the evidence is cheap."""
+        score = self.score(self.evidence(system))
+        if score is None or not np.isfinite(score):
+            return None
+        return BestRound(score, 0, snapshot(state_variables(self.model)))
 
     def draw(self, system: ObservedSystem) -> tf.Tensor:
         """[S, N, T], the targets with the missing ones drawn given the others."""
@@ -75,6 +80,10 @@ class Completer:
             return None
         return float(observed_log_evidence(system, self.model.centred_targets()))
 
+    def score(self, evidence: float | None) -> float | None:
+        """The evidence with the prior, by which rounds compare."""
+        return None if evidence is None else evidence + float(self.model.log_prior_density())
+
 
 def check_rounds(rounds: int, draws: int, tolerance: Any) -> None:
     """Raise unless the options of rounds make sense."""
@@ -89,7 +98,11 @@ def check_rounds(rounds: int, draws: int, tolerance: Any) -> None:
 def in_rounds(
     optimizer: Optimizer, completer: Completer, rounds: int, tolerance: float
 ) -> Optimizer:
-    """The same optimiser, in rounds, for targets of which some are missing."""
+    """
+    The same optimiser, in rounds, for targets of which some are missing.
+
+    The start counts like a round where it has a score, so that training again harms no model.
+    """
 
     def prepare() -> None:
         completer.completions.assign(completer.first)
@@ -101,7 +114,12 @@ def in_rounds(
             run.record_step(evaluate())
             return Outcome(True, "no parameter is trainable")
 
-        return train_in_rounds(run, completer, maximise, rounds, tolerance)
+        if run.restart == 0:
+            run.best_round = completer.start
+        outcome = train_in_rounds(run, completer, maximise, rounds, tolerance)
+        if run.best_round is not None and run.best_round is completer.start:
+            outcome.message += "; no round was better than the start, which is kept"
+        return outcome
 
     return optimizer._replace(minimise=minimise, prepare=prepare)
 
@@ -151,9 +169,8 @@ def finish_round(run: Run, completer: Completer, previous: float) -> tuple[Obser
     run.restore_best()
     system = run.model.observed_system()
     evidence = completer.evidence(system)
-    score = -run.best_loss
-    if evidence is not None:
-        score = evidence + float(run.model.log_prior_density())
+    score = completer.score(evidence)
+    score = -run.best_loss if score is None else score
     run.history.rounds.append(
         {
             "round": run.round,

@@ -34,12 +34,26 @@ def kernels_with_lengthscales(kernel: Kernel) -> list[Stationary]:
     ]
 
 
+def lengthscales_and_owners(kernel: Kernel) -> list[tuple[Parameter, list[Stationary]]]:
+    """The lengthscales that may be shrunk, each with the kernels inside that share it."""
+    parts = kernels_with_lengthscales(kernel)
+    different = {id(part.lengthscales): part.lengthscales for part in parts}
+    return [(p, [part for part in parts if part.lengthscales is p]) for p in different.values()]
+
+
+def replace_lengthscales(owners: list[Stationary], old: Parameter, values: AnyNDArray) -> Parameter:
+    """Give kernels that share their lengthscales others, which they share as well."""
+    new = Parameter(values, transform=old.transform)
+    for part in owners:
+        part.lengthscales = new
+    return new
+
+
 def share_lengthscales(kernel: Kernel) -> None:
     """Give every kernel inside one lengthscale for all inputs, the geometric mean of its own."""
-    for part in kernels_with_lengthscales(kernel):
-        if part.lengthscales.shape.rank > 0:
-            common = np.exp(np.mean(np.log(part.lengthscales.numpy())))
-            part.lengthscales = Parameter(common, transform=part.lengthscales.transform)
+    for own, owners in lengthscales_and_owners(kernel):
+        if own.shape.rank > 0:
+            replace_lengthscales(owners, own, np.exp(np.mean(np.log(own.numpy()))))
 
 
 def free_lengthscales(kernel: Kernel, num_columns: int) -> list[Parameter]:
@@ -47,16 +61,17 @@ def free_lengthscales(kernel: Kernel, num_columns: int) -> list[Parameter]:
     Give every kernel inside one lengthscale per input that it sees, with a log-normal prior whose
     mode is its present, common lengthscale. Variances of terms of a sum get such a prior as well:
     otherwise one term may vanish while the lengthscales of the others adapt, and never return.
+    Kernels that share a lengthscale share those per input, and keep the common one if they see
+    different numbers of inputs.
 
     :return: The parameters that have a prior now; none, where every kernel sees a single input.
     """
     freed = []
-    for part in kernels_with_lengthscales(kernel):
-        size = num_active(part, num_columns)
-        if size > 1:
-            common = part.lengthscales
-            part.lengthscales = Parameter(np.full(size, common.numpy()), transform=common.transform)
-            freed.append((part.lengthscales, common.numpy()))
+    for common, owners in lengthscales_and_owners(kernel):
+        size, *others = {num_active(part, num_columns) for part in owners}
+        if size > 1 and not others:
+            own = replace_lengthscales(owners, common, np.full(size, common.numpy()))
+            freed.append((own, common.numpy()))
     if freed:
         freed += [(variance, variance.numpy()) for variance in trained_variances(kernel)]
     for parameter, centre in freed:
@@ -106,10 +121,10 @@ def freed_parameters(kernel: Kernel, common: Kernel) -> list[tuple[Parameter, An
     no kernel has several lengthscales in place of a common one.
     """
     parts = kernels_with_lengthscales(kernel), kernels_with_lengthscales(common)
-    freed = [
-        (own.lengthscales, shared.lengthscales.numpy())
+    freed = {
+        id(own.lengthscales): (own.lengthscales, shared.lengthscales.numpy())
         for own, shared in zip(*parts, strict=True)
         if own.lengthscales.shape.rank > shared.lengthscales.shape.rank
-    ]
+    }
     variances = zip(trained_variances(kernel), trained_variances(common), strict=True)
-    return freed + [(own, shared.numpy()) for own, shared in variances] if freed else []
+    return [*freed.values(), *((own, shared.numpy()) for own, shared in variances)] if freed else []

@@ -2,6 +2,7 @@
 
 import gpflow
 import numpy as np
+import pandas as pd
 import pytest
 import reference as ref
 import tensorflow as tf
@@ -83,6 +84,55 @@ def test_candidates_are_drawn_where_rows_are_many(rng, monkeypatch):
     assert all(np.any(np.all(X == z, axis=1)) for z in Z)
     assert_close(Z, choose_inducing_points(X, SE(lengthscales=0.1), 20), rtol=0)
     assert not np.array_equal(Z, choose_inducing_points(X, SE(lengthscales=0.1), 20, seed=1))
+
+
+READERS = {
+    "frame": pd.DataFrame,
+    "frame in another order": lambda X: pd.DataFrame(X, index=range(len(X), 0, -1)),
+    "tensor": tf.constant,
+    "variable": lambda X: tf.Variable(X, trainable=False),
+    "list": np.ndarray.tolist,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_many_rows_may_come_in_any_form(rng, monkeypatch, name):
+    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 20)
+    X = rng.normal(size=(50, 2))
+    expected = choose_inducing_points(X, SE(), 4)
+    assert_close(choose_inducing_points(READERS[name](X), SE(), 4), expected, rtol=0)
+
+
+def test_only_candidates_of_a_file_are_read(rng, monkeypatch, tmp_path):
+    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 20)
+    X = rng.normal(size=(50, 2))
+    expected = choose_inducing_points(X, SE(), 4)
+    drawn = np.random.default_rng(0).choice(50, 20, replace=False)
+    X[np.setdiff1d(np.arange(50), drawn)] = np.nan  # would be refused
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    assert_close(choose_inducing_points(mapped, SE(), 4), expected, rtol=0)
+
+
+def test_k_means_gives_each_different_row_once(rng):
+    rows = rng.normal(size=(3, 2))
+    for num_points in (3, 10):
+        X = rng.permutation(np.repeat(rows, 5, axis=0))
+        Z = choose_inducing_points(X, SE(), num_points, method="k-means")
+        assert_close(Z, rows[np.argsort(rows[:, 0])], rtol=0)
+
+
+@pytest.mark.parametrize("method", ["greedy", "k-means"])
+def test_kernel_must_fit_the_columns(rng, method):
+    X = rng.normal(size=(5, 2))
+    text = r"SquaredExponential has active_dims=\[2\], but X has 2 columns: .* from 0 to 1"
+    with pytest.raises(ValueError, match=text):
+        choose_inducing_points(X, SE(active_dims=[2]), 3, method=method)
+    with pytest.raises(ValueError, match="has 3 lengthscales, but it sees 2 columns of X"):
+        choose_inducing_points(X, SE(lengthscales=[1.0, 2.0, 3.0]), 3, method=method)
+    for bad in (X[:, 0], 1.0, [[]]):
+        with pytest.raises(ValueError, match="X has shape"):
+            choose_inducing_points(bad, SE(), 3, method=method)
 
 
 def test_options_are_checked(rng):

@@ -226,6 +226,17 @@ def test_scores_are_those_of_the_model(data):
     assert result.row.score == pytest.approx(expected)
 
 
+@pytest.mark.slow
+def test_kernels_that_share_a_lengthscale_share_it_after_the_choice(data):
+    se, linear = kernels.SquaredExponential(), kernels.Linear()
+    twice = se * linear + kernels.SquaredExponential()
+    twice.kernels[1].lengthscales = se.lengthscales
+    kernel = choose_kernel(data, {"twice": twice}, verbose=0).model.kernel
+    product, other = kernel.kernels
+    assert product.kernels[0].lengthscales is other.lengthscales
+    assert other.lengthscales.shape == [2]
+
+
 def test_noise_alone_does_not_free_lengthscales():
     """Eight inputs, of which only the sum matters: the data do not contradict the common one."""
     rng = np.random.default_rng(1)

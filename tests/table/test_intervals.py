@@ -59,6 +59,25 @@ def test_width_is_the_quantile_of_the_rows_left_out(regressor, data):
     np.testing.assert_allclose(upper - lower, 2 * both * std, rtol=1e-6)
 
 
+@pytest.mark.slow
+def test_inducing_points_count_all_rows_and_not_the_sample_that_is_shown(data, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.models.sparse.SHOWN_ROWS", 20)
+    X, Y = data[0][:30], data[1][:30]
+    regressor = CoolMTGPRegressor("se", ard=False, orders=1, inducing=6).fit(X, Y)
+    assert len(regressor.model_.data[1]) == 20
+    rows = regressor.leave_one_out_
+    z = np.abs(Y - rows.mean) / rows.std
+    std = regressor.predict(X[:4], return_std=True)[1]
+    lower, upper = regressor.predict_interval(X[:4], 0.8)
+    rank = 25  # ceil(31 * 0.8)
+    width = np.sort(z, axis=0)[rank - 1]
+    np.testing.assert_allclose(upper - lower, 2 * width * std, rtol=1e-6)
+    solved = np.linalg.solve(rows.cov, (Y - rows.mean)[..., None])[..., 0]
+    distances = np.sqrt(np.sum((Y - rows.mean) * solved, axis=1))
+    expected = np.sort(distances)[rank - 1]
+    np.testing.assert_allclose(regressor.region_distance(0.8), expected, rtol=1e-6)
+
+
 def test_new_rows_are_inside_as_often_as_promised(regressor, data):
     """The frequency of 320 rows, whose standard error is 0.027 at 80 training rows and 320 new."""
     X, Y = data[0][80:], data[1][80:]

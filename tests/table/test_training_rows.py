@@ -47,3 +47,15 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(table):
     with pytest.raises(ValueError, match="rows"):
         regressor.add_rows(X[20:], Y[21:])
     assert_allclose(regressor.predict(X[27:]), before, rtol=0)
+
+
+def test_a_target_without_a_logarithm_is_named_as_it_was_passed(table):
+    X, Y = table
+    Y = Y.assign(heat=np.exp(Y["heat"]))
+    regressor = CoolMTGPRegressor("se", ard=False, orders=1, target_transform={"heat": "log"})
+    regressor.fit(X[:20], Y[:20])
+    before = regressor.predict(X[27:])
+    new = Y[20:23].assign(heat=[2.0, np.nan, -1.0])
+    with pytest.raises(ValueError, match="Target 'heat' is -1 in row 2, and has no logarithm"):
+        regressor.add_rows(X[20:23], new)
+    assert_allclose(regressor.predict(X[27:]), before, rtol=0)

@@ -100,6 +100,51 @@ def test_a_second_fit_goes_on_from_the_first():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cls", [CoolMTGP, KroneckerMTGP])
+def test_fitting_again_never_lowers_the_evidence(cls):
+    """With few draws rounds go astray; a start that no round surpasses stays as it is."""
+    X, _, _, holes = correlated_data()
+    model = cls((X, holes), gpflow.kernels.SquaredExponential())
+    model.fit(seed=0, verbose=0)
+    kept = 0
+    for seed in range(4):
+        before, drawn = float(model.log_marginal_likelihood()), model.completions.numpy()
+        history = model.fit(seed=seed, rounds=2, draws=2, steps=2, verbose=0)
+        best = max(round["evidence"] for round in history.rounds)
+        assert_close(model.log_marginal_likelihood(), max(before, best), 1e-9)
+        assert ("no round was better than the start" in history.message) == (best <= before)
+        if best <= before:
+            kept += 1
+            assert np.array_equal(model.completions, drawn)
+    assert kept > 0
+
+
+@pytest.mark.slow
+def test_a_restart_must_surpass_the_start():
+    model = cool()
+    model.fit(seed=0, verbose=0)
+    before = float(model.log_marginal_likelihood())
+    history = model.fit(seed=1, rounds=1, draws=2, steps=1, restarts=1, verbose=0)
+    evidence = [round["evidence"] for round in history.rounds]
+    assert len(evidence) == 2
+    assert_close(model.log_marginal_likelihood(), max(before, *evidence), 1e-9)
+
+
+@pytest.mark.slow
+def test_the_first_fit_has_no_start_to_keep(monkeypatch):
+    """First guesses are no draws: nothing is computed of them."""
+    asked = []
+    monkeypatch.setattr(
+        "gpflow_cool.training.monte_carlo_em.Completer._present", lambda *_: asked.append(1)
+    )
+    model = cool()
+    model.fit(seed=0, rounds=2, steps=2, verbose=0)
+    assert asked == []
+    model.fit(seed=0, rounds=1, steps=2, verbose=0)
+    assert asked == [1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     ["scipy", "adam", gpflow.optimizers.Scipy(), tf_keras.optimizers.Adam(0.05)],

@@ -1,5 +1,7 @@
 """Shrunk relevance: the prior, which kernels get lengthscales, and what a fit reaches."""
 
+import copy
+
 import gpflow
 import numpy as np
 import pytest
@@ -81,6 +83,51 @@ def test_shared_lengthscale_is_the_geometric_mean():
     share_lengthscales(kernel)
     np.testing.assert_allclose(kernel.kernels[0].lengthscales.numpy(), 2.0)
     assert kernel.kernels[0].lengthscales.shape.rank == 0
+
+
+def tied(*parts):
+    """The sum of kernels, all with the lengthscales of the first."""
+    for part in parts[1:]:
+        part.lengthscales = parts[0].lengthscales
+    return kernels.Sum(parts)
+
+
+def test_kernels_that_share_lengthscales_go_on_sharing_them():
+    kernel = tied(kernels.Matern32(lengthscales=[1.0, 2.0, 4.0]), kernels.SquaredExponential())
+    first, second = kernel.kernels
+    share_lengthscales(kernel)
+    assert first.lengthscales is second.lengthscales
+    np.testing.assert_allclose(first.lengthscales.numpy(), 2.0)
+    common = copy.deepcopy(kernel)
+    freed = free_lengthscales(kernel, 3)
+    assert first.lengthscales is second.lengthscales
+    np.testing.assert_allclose(first.lengthscales.numpy(), [2.0, 2.0, 2.0])
+    expected = [first.lengthscales, first.variance, second.variance]
+    assert list(map(id, freed)) == list(map(id, expected))
+    for parameter in freed:
+        parameter.prior = None
+    first.lengthscales.assign([2.0, 6.0, 10.0])
+    moves = np.log([1.0, 3.0, 5.0])  # the prior counts them once
+    assert prior_cost(kernel, common) == pytest.approx(np.sum(moves**2) / (2 * SPREAD**2))
+
+
+def test_kernels_of_different_numbers_of_inputs_keep_the_lengthscale_that_they_share():
+    one = kernels.SquaredExponential(lengthscales=3.0, active_dims=[1])
+    kernel = tied(one, kernels.Matern32())
+    assert free_lengthscales(kernel, 3) == []
+    assert one.lengthscales is kernel.kernels[1].lengthscales
+    assert one.lengthscales.numpy() == pytest.approx(3.0) and one.lengthscales.prior is None
+
+
+@pytest.mark.slow
+def test_a_fit_trains_shared_lengthscales_as_one_parameter(data):
+    kernel = tied(kernels.Matern32(), kernels.SquaredExponential())
+    model = CoolMTGP(data, kernel)
+    model.fit(relevance="shrunk", verbose=0)
+    first, second = kernel.kernels
+    assert first.lengthscales is second.lengthscales
+    ell = first.lengthscales.numpy()
+    assert ell.shape == (3,) and ell[1] > 2 * ell[0] and ell[2] > 2 * ell[0]
 
 
 @pytest.mark.slow
