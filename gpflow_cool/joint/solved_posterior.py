@@ -52,7 +52,8 @@ def check_has_cache(kind: PrecomputeCacheType | None) -> None:
     if kind is PrecomputeCacheType.NOCACHE:
         raise ValueError(
             "The posterior was conditioned on more rows, and what was computed of them is part of"
-            ' its cache: pass "tensor" or "variable", or condition a posterior of the model anew.'
+            " its cache: pass PrecomputeCacheType.TENSOR or VARIABLE, or condition a posterior of"
+            " the model anew."
         )
 
 
