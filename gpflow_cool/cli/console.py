@@ -248,7 +248,9 @@ output_options = add(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
 reading_options = add(
-    click.option("--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark."),
+    click.option(
+        "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark in CSV."
+    ),
     click.option("--encoding", help="Encoding of a text file; by default utf-8."),
 )
 training_settings = add(

@@ -121,8 +121,8 @@ def training_table(given: Training, apart: Sequence[str] = ()) -> TrainingTable:
         raise TableError(
             f"{given.data} has one row: a model needs at least two, and better twenty."
         )
-    columns = {name: table.columns[name] for name in names}
     categorical = chosen(given.categorical or [], table)
+    columns = table.cells_of(names, categorical)
     encoding = learn_encoding(columns, given.missing_inputs, table.place, categorical)
     encoded = encoding.encode(columns, table.place)
     note_dropped(encoded.kept, given)
@@ -269,6 +269,8 @@ def completed_columns(
     :param digits: For CSV: cells of the table stay as they are, and what is filled in has as many
         decimals as give the smallest deviation of its target so many digits. None for numbers.
     """
+    if digits is not None:
+        found = found._replace(table=found.table.as_written())
     labels = {} if found.table.labels is None else {"": found.labels()}
     columns: dict[str, Any] = {**labels, **{name: found.cells(name) for name in found.table.names}}
     if digits is None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import TableError, decimal_comma, to_number
+from .files import TableError
+from .marks import decimal_comma, to_number
 
 Place = Callable[[int, str], str]
 """Where a cell is, for messages: row, counted from 0, and column."""
