@@ -261,7 +261,11 @@ training_settings = add(
         help="Columns to predict; patterns such as 'y*' serve as well.",
     ),
     click.option("--inputs", type=Names(), help="Columns to predict from; by default all others."),
-    click.option("--exclude", type=Names(), help="Columns that are neither."),
+    click.option(
+        "--exclude",
+        type=Names(),
+        help="Columns that are neither, also where a pattern matches them.",
+    ),
     click.option("--categorical", type=Names(), help="Inputs whose numbers are categories."),
     click.option(
         "--missing-inputs",

@@ -87,16 +87,36 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if is_pattern and fnmatchcase(name, pattern)]
 
 
+def not_excluded(patterns: Sequence[str], table: FileTable, given: Training) -> list[str]:
+    """The columns that are named, and of those that match a pattern the ones not excluded."""
+    excluded = chosen(given.exclude or [], table)
+    both = [name for name in patterns if name in excluded and name in (given.exclude or [])]
+    if both:
+        raise TableError(f"Column {both[0]!r} is asked for, and excluded (--exclude): choose.")
+    return [name for name in chosen(patterns, table) if name in patterns or name not in excluded]
+
+
+def target_names(table: FileTable, given: Training) -> list[str]:
+    """The columns to predict."""
+    names = not_excluded(given.targets, table, given)
+    if not names:
+        raise TableError(
+            f"{table.path} has no target left: all columns that match --targets are excluded"
+            " (--exclude)."
+        )
+    return names
+
+
 def input_names(table: FileTable, given: Training, targets: Sequence[str]) -> list[str]:
     """The columns to predict from."""
-    excluded = {*targets, *chosen(given.exclude or [], table)}
     if given.inputs is None:
+        excluded = {*targets, *chosen(given.exclude or [], table)}
         names = [name for name in table.names if name not in excluded]
     else:
         both = [name for name in given.inputs if name in targets]
         if both:
             raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
-        names = [name for name in chosen(given.inputs, table) if name not in excluded]
+        names = [n for n in not_excluded(given.inputs, table, given) if n not in targets]
     if not names:
         raise TableError(
             f"{table.path} has no column left to predict from: every one is a target, or excluded."
@@ -111,7 +131,7 @@ def training_table(given: Training, apart: Sequence[str] = ()) -> TrainingTable:
     :param apart: Columns that are not inputs unless they are named as such.
     """
     table = read_table(given.data, encoding=given.encoding, decimal=given.decimal)
-    targets = chosen(given.targets, table)
+    targets = target_names(table, given)
     Y = table.numbers(targets, allow_missing=True)
     if given.inputs is None and apart:
         check_names(apart, table)
