@@ -29,7 +29,7 @@ models/     arguments  base  data  in_memory  chain  exact  cool  sparse  compet
 selection/  candidates  relevance  ranking  comparison  choice
 table/      arff  costs  columns  marks  files  parquet  folds  cells  encoding  inputs
             transforms  choices  training_rows  streams  places  intervals  learned  estimator
-            evaluation  comparison  residuals  parameters  remarks  summary
+            evaluation  comparison  residuals  unlike  parameters  remarks  summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading

@@ -125,7 +125,8 @@ def predict(
     samples.
 
     Rows far from all training rows are counted: those where, for every target, the variance of the
-    function is above 95% of what it was before any data.
+    function is above 95% of what it was before any data. It is told which columns are outside of
+    their range in training, and which never changed there and are other now.
 
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
@@ -148,7 +149,7 @@ def predict(
     if columns is None or rows is None:
         raise TableError(f"{model} was fitted to arrays without names: predict from Python.")
     from ..table.remarks import certainty_lines
-    from ..table.summary import far_rows
+    from ..table.unlike import far_rows, row_lines
 
     X = named_inputs(columns, rows.X)
     with if_stopped(NOTHING):
@@ -164,10 +165,10 @@ def predict(
             found = sample_columns(names, drawn, copied, rows.kept, digits if is_text else None)
         far = far_rows(regressor, X)
         write_table(out, found, table.style)
-    for line in certainty_lines(regressor) if cov or given else []:
+    doubts = certainty_lines(regressor) if cov or given else []
+    for line in [*doubts, *row_lines(regressor, rows.X, far)]:
         note(line, quiet)
-    note_far(far, len(X), quiet)
-    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(found)}
+    result = {"out": str(out), "rows": len(X), "far_rows": int(far.sum()), "columns": list(found)}
     if samples is not None:
         result |= {"samples": samples, "seed": seed}
     what = "predicted" if samples is None else f"drawn {samples} times"
@@ -273,13 +274,3 @@ def copied_columns(
                 f"--keep {name}: a column of predictions has this name. Rename it in {table.path}."
             )
     return copied
-
-
-def note_far(far: int, rows: int, quiet: bool) -> None:
-    """Tell how many rows are far from all training rows, if any is."""
-    if far:
-        note(
-            f"{far} of {rows} rows are far from all training rows: the data say next to nothing"
-            " there, and the predictions are what they were before any data.",
-            quiet,
-        )
