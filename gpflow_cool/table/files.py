@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..saving.files import write_with_folders
 from . import arff
-from .marks import PLAIN, TextStyle, decimal_comma, doubtful_point, to_number, with_point
+from .marks import PLAIN, TextStyle, doubtful_point, not_a_number, to_number, with_point
 
 Numbers = NDArray[np.float64]
 
@@ -111,10 +111,7 @@ class FileTable(NamedTuple):
         values = [to_number(cell) for cell in cells]
         if None in values:
             row = values.index(None)
-            raise TableError(
-                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is not a number. Mend the cell,"
-                f" or leave the column out.{decimal_comma(cells[row])}"
-            )
+            raise TableError(f"{self.place(row, name)}: {not_a_number(cells[row], values)}")
         numbers = np.array(values, dtype=np.float64)
         empty = np.flatnonzero(np.isnan(numbers))
         if len(empty) and not allow_missing:

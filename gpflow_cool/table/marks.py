@@ -3,7 +3,7 @@ Marks in text files: what separates cells, decimals and thousands, and what may 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -79,7 +79,50 @@ def has_decimal_comma(cells: Iterable[str]) -> bool:
     return any(DECIMAL_COMMA.fullmatch(cell.strip()) for cell in cells)
 
 
-def decimal_comma(cell: Any) -> str:
-    """A hint for numbers such as 3,5."""
-    is_one = isinstance(cell, str) and to_number(cell.replace(",", ".")) is not None
-    return " Write numbers with a decimal point, or say --decimal ','." if is_one else ""
+def how_to_write(cell: Any) -> str:
+    """
+    A hint for text that may stand for a number: how to write it. Nothing for other text.
+
+    >>> how_to_write("11.6%"), how_to_write("-"), how_to_write("red")
+    (' Write per cent without the sign: 11.6.', ' Leave it empty if the value is missing.', '')
+    """
+    text = cell.strip() if isinstance(cell, str) else ""
+    return next((f" {hint(text)}" for form, hint in HINTS.items() if form.fullmatch(text)), "")
+
+
+def not_a_number(cell: Any, values: Sequence[float | None]) -> str:
+    """
+    What to say of a cell of text in a column that must hold numbers.
+
+    :param values: What :func:`to_number` gives for all cells of the column.
+    """
+    hint = how_to_write(cell)
+    what = f"{str(cell)[:40]!r} is not a number"
+    if not hint and all(value is None or value != value for value in values):
+        return (
+            f"{what}, nor is any other cell of the column. Targets must be numbers; a column of"
+            " words may be an input."
+        )
+    return f"{what}. Mend the cell, or leave the column out.{hint}"
+
+
+HINTS: dict[re.Pattern[str], Callable[[str], str]] = {
+    re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+"): lambda _: (
+        "If the comma separates thousands, remove it; if it is a decimal mark, say --decimal ','."
+    ),
+    DECIMAL_COMMA: lambda _: "Write numbers with a decimal point, or say --decimal ','.",
+    re.compile(r"[-+]?\d{1,3}([,.' \u2019\u00a0\u202f])\d{3}(\1\d{3})*([.,]\d*)?"): lambda _: (
+        "Write numbers without separators of thousands."
+    ),
+    re.compile(r"([-+]?[\d.,]+)\s*%"): lambda text: (
+        f"Write per cent without the sign: {text.rstrip('% ')}."
+    ),
+    re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"): lambda _: (
+        "Write times of day as hours, 8.5 for 08:30, or with their date, as 2026-03-01 08:30."
+    ),
+    re.compile(r"\d{4}-\d{1,2}"): lambda text: f"Write months with a day: {text}-01.",
+    re.compile(r"[-\u2010-\u2015.*_/]+|missing|unknown", re.IGNORECASE): lambda _: (
+        "Leave it empty if the value is missing."
+    ),
+}
+"""How text looks that may stand for a number, and what to say of it."""

@@ -131,6 +131,22 @@ MISTAKES = {
         "'2,5' is not a number.*Write numbers with a decimal point",
         "b",
     ),
+    "dash": ("a,b\n1,2\n3,-\n", "'-' is not a number.* Leave it empty if the value is mi", "b"),
+    "thousands": (
+        'a,b\n1,"5,069.00"\n',
+        "'5,069.00' is not a number. .*Write numbers without separators of thousands.",
+        "b",
+    ),
+    "thousands or decimals": (
+        'a,b\n1,"5,069"\n',
+        "If the comma separates thousands, remove it; if it is a decimal mark, say --decimal ','.",
+        "b",
+    ),
+    "words": (
+        "a,b\n1,no\n2,\n3,yes\n",
+        "'no' is not a number, nor is any other cell of the column. Targets must be numbers; a",
+        "b",
+    ),
     "empty": (
         "a,b\n\n1,2\n3,\n5,NA\n",
         r"data.csv, row 2 \(line 4\), column 'b': the cell is empty \(2 such cells in the column\)",
