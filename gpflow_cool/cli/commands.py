@@ -254,7 +254,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
         write_table(out, columns, found.table.style)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
-    lines = [f"{count} empty cells filled in, written to {out}."]
+    lines = [f"{count} empty cells filled in, {console.written(out)}."]
     lines += remark_lines(regressor.history_.message)
     say(result, lines, given.quiet, given.as_json)
 
@@ -279,7 +279,8 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     regressor = load_model(model)
     with if_stopped(NOTHING):
         write_report(regressor, model, out)
-    say({"out": str(out)}, [f"Written to {out}: open it in a browser."], quiet, as_json)
+    line = f"The page was {console.written(out)}: open it in a browser."
+    say({"out": str(out)}, [line], quiet, as_json)
 
 
 main.add_command(map_command)

@@ -366,6 +366,11 @@ def load_model(model: Path) -> Any:
     return regressor
 
 
+def written(out: Path) -> str:
+    """Where a file was written, with all its folders, some of which may be new."""
+    return f"written to {os.path.abspath(out)}"
+
+
 def note(line: str, quiet: bool = False) -> None:
     """Print a remark to standard error."""
     if not quiet:

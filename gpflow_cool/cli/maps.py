@@ -145,7 +145,9 @@ def map_command(
 
 def drawn_line(shown: list[str], out: Path) -> str:
     """What was done."""
-    return f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, written to {out}."
+    return (
+        f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, {console.written(out)}."
+    )
 
 
 # Inputs that are not on the map ------------------------------------------------------------------

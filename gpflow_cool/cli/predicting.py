@@ -172,7 +172,7 @@ def predict(
     if samples is not None:
         result |= {"samples": samples, "seed": seed}
     what = "predicted" if samples is None else f"drawn {samples} times"
-    say(result, [f"{len(X)} rows {what}, written to {out}."], quiet, as_json)
+    say(result, [f"{len(X)} rows {what}, {console.written(out)}."], quiet, as_json)
 
 
 def predicted_columns(
