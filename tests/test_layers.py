@@ -27,15 +27,15 @@ training/   model  run  relevance  vector  remarks  lbfgs  starts  trials  growi
             streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  comparison  choice
-table/      arff  costs  columns  files  parquet  folds  cells  encoding  inputs  transforms
-            choices  training_rows  streams  places  intervals  learned  estimator  evaluation
-            comparison  residuals  parameters  remarks  summary
+table/      arff  costs  columns  marks  files  parquet  folds  cells  encoding  inputs
+            transforms  choices  training_rows  streams  places  intervals  learned  estimator
+            evaluation  comparison  residuals  unlike  parameters  remarks  summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  streams  evaluating  predicting  maps  demo  commands
+cli/        console  tables  streams  evaluating  columns  predicting  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

@@ -168,6 +168,18 @@ def test_a_figure_of_maps(estimator):
     assert_allclose(cells_of(axes[3])[2], alone, rtol=1e-12)
 
 
+def test_places_of_tasks_without_a_limit_stay_empty(estimator):
+    what = ["mean", "probability"]
+    figure = plot_maps(estimator, what=what, limits={"Cu": 9.5}, cells=5)
+    axes = np.reshape(figure.axes[:4], [2, 2])
+    assert [ax.get_title() for ax in axes.flat] == ["Cd", "Cu", "", "P(Cu > 9.5)"]
+    assert [ax.get_visible() for ax in axes.flat] == [True, True, False, True]
+    assert [ax.get_xlabel() for ax in axes.flat] == ["lon", "", "", "lon"]
+    assert [ax.get_ylabel() for ax in axes.flat] == ["lat", "", "", "lat"]
+    alone = cells_of(plot_map(estimator, "Cu", "probability", limit=9.5, cells=5))[2]
+    assert_allclose(cells_of(axes[1, 1])[2], alone, rtol=1e-12)
+
+
 def test_simulations_have_the_posteriors_moments(estimator, data):
     rows = pd.DataFrame([[1.0, 1.0, 0.5], [1.2, 1.0, 0.5]], columns=["lon", "lat", "depth"])
     mean, cov = estimator.predict(rows, return_cov=True, include_noise=False)
@@ -189,8 +201,8 @@ def test_mistakes_are_told(estimator):
         plot_map(estimator, x="lat", y="lat")
     with pytest.raises(ValueError, match="what='median' is not known"):
         plot_map(estimator, what="median")
-    with pytest.raises(ValueError, match="A map of probabilities needs a limit for every task"):
-        plot_maps(estimator, what=["probability"], limits={"Cd": 1.0})
+    with pytest.raises(ValueError, match="A map of probabilities needs a limit."):
+        plot_maps(estimator, what=["probability"], limits={})
     with pytest.raises(ValueError, match='limit belongs to what="probability", not to .mean.'):
         plot_map(estimator, limit=1.0)
     with pytest.raises(ValueError, match="Input 1 never varies in the data"):

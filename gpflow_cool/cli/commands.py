@@ -19,11 +19,12 @@ from ..saving.files import write_with_folders
 from ..saving.folder import check_place
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import TableError, check_output, check_writable, write_table
-from . import console, predicting, streams, tables
+from . import console, streams, tables
+from .columns import prediction_names
 from .console import Training, if_stopped, load_model, load_tensorflow, note, say
 from .evaluating import evaluate
 from .maps import map_command
-from .predicting import NOTHING, TABLES, predict
+from .predicting import DIGITS, NOTHING, TABLES, predict
 from .streams import TrainingStream
 from .tables import TrainingTable
 
@@ -131,7 +132,7 @@ def fit(
     check_writable(out)
     check_place(out, force)
     found = streams.training_stream(data, given) or tables.training_table(given)
-    predicting.prediction_names(found.targets)
+    prediction_names(found.targets)
     if report is not None:
         check_output(report, (".html",), force)
     points = inducing_points(found, given, inducing, restarts + 1)
@@ -232,7 +233,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
 
     The file gets the columns of DATA with the targets completed, and for each target NAME a column
     NAME_std: the standard deviation of what was filled in, 0 for what was there. In CSV, cells that
-    were not empty stay as they are.
+    were not empty stay as they are, and so do separator, decimal mark and encoding.
 
     \b
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
@@ -247,13 +248,13 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
 
     with if_stopped(NOTHING):
         regressor = train(given, found, restarts=restarts)
-        digits = predicting.DIGITS if out.suffix.lower() == ".csv" else None
+        digits = DIGITS if out.suffix.lower() == ".csv" else None
         filled = regressor.impute(found.Y)
         columns = tables.completed_columns(found, filled.completed, filled.std, digits)
-        write_table(out, columns)
+        write_table(out, columns, found.table.style)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
-    lines = [f"{count} empty cells filled in, written to {out}."]
+    lines = [f"{count} empty cells filled in, {console.written(out)}."]
     lines += remark_lines(regressor.history_.message)
     say(result, lines, given.quiet, given.as_json)
 
@@ -278,7 +279,8 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     regressor = load_model(model)
     with if_stopped(NOTHING):
         write_report(regressor, model, out)
-    say({"out": str(out)}, [f"Written to {out}: open it in a browser."], quiet, as_json)
+    line = f"The page was {console.written(out)}: open it in a browser."
+    say({"out": str(out)}, [line], quiet, as_json)
 
 
 main.add_command(map_command)

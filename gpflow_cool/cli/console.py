@@ -248,7 +248,9 @@ output_options = add(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
 reading_options = add(
-    click.option("--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark."),
+    click.option(
+        "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark in CSV."
+    ),
     click.option("--encoding", help="Encoding of a text file; by default utf-8."),
 )
 training_settings = add(
@@ -259,7 +261,11 @@ training_settings = add(
         help="Columns to predict; patterns such as 'y*' serve as well.",
     ),
     click.option("--inputs", type=Names(), help="Columns to predict from; by default all others."),
-    click.option("--exclude", type=Names(), help="Columns that are neither."),
+    click.option(
+        "--exclude",
+        type=Names(),
+        help="Columns that are neither, also where a pattern matches them.",
+    ),
     click.option("--categorical", type=Names(), help="Inputs whose numbers are categories."),
     click.option(
         "--missing-inputs",
@@ -358,6 +364,11 @@ def load_model(model: Path) -> Any:
             " with gpflow_cool.load."
         )
     return regressor
+
+
+def written(out: Path) -> str:
+    """Where a file was written, with all its folders, some of which may be new."""
+    return f"written to {os.path.abspath(out)}"
 
 
 def note(line: str, quiet: bool = False) -> None:

@@ -56,7 +56,10 @@ class Limits(Assignments):
 @click.option("--y", help="Input that goes upwards; by default the second of two.")
 @click.option("--targets", type=console.Names(), help="Targets to draw; by default all.")
 @click.option(
-    "--limits", type=Limits(), default={}, help="Draw probabilities of exceeding these, too."
+    "--limits",
+    type=Limits(),
+    default={},
+    help="Draw probabilities of exceeding these, too; not every target needs one.",
 )
 @click.option(
     "--at",
@@ -142,7 +145,9 @@ def map_command(
 
 def drawn_line(shown: list[str], out: Path) -> str:
     """What was done."""
-    return f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, written to {out}."
+    return (
+        f"{len(shown)} {'target' if len(shown) == 1 else 'targets'} drawn, {console.written(out)}."
+    )
 
 
 # Inputs that are not on the map ------------------------------------------------------------------
@@ -217,13 +222,18 @@ def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, s
     listed = ", ".join(names)
     if x is None and y is None and len(names) == 2:
         return names[0], names[1]
+    words = [name for name in (x, y) if name in codings and name not in names]
     if len(names) < 2:
-        raise TableError("A map needs two inputs that are numbers or dates.")
+        told = f"{words[0]!r} holds categories, but a" if words else "A"
+        raise TableError(
+            f"{told} map needs two inputs that are numbers or dates. The model has"
+            f" {listed or 'none'}."
+        )
+    if words:
+        raise TableError(f"{words[0]!r} holds categories: choose of {listed} for --x and --y.")
     if x is None or y is None:
         raise TableError(f"Pass two inputs as --x and --y. They are {listed}.")
     for name in (x, y):
-        if name in codings and name not in names:
-            raise TableError(f"{name!r} holds categories: choose of {listed} for --x and --y.")
         if name not in codings:
             meant = did_you_mean(name, names)
             raise TableError(f"{name!r} is not an input of the model: {listed}.{meant}")
@@ -235,15 +245,15 @@ def axes_of(columns: SavedColumns, x: str | None, y: str | None) -> tuple[str, s
 def shown_targets(
     names: list[str], targets: list[str] | None, limits: dict[str, float]
 ) -> list[str]:
-    """Targets to draw: those asked for, or those with limits, or all."""
-    shown = targets or list(limits) or names
+    """Targets to draw: those asked for, or all."""
+    shown = targets or names
     for name in (*shown, *limits):
         if name not in names:
             listed, meant = ", ".join(names), did_you_mean(name, names)
             raise TableError(f"{name!r} is not a target of the model: {listed}.{meant}")
-    missing = [name for name in shown if limits and name not in limits]
-    if missing:
-        raise TableError(f"{missing[0]!r} is to be drawn but has no limit: add it to --limits.")
+    hidden = [name for name in limits if name not in shown]
+    if hidden:
+        raise TableError(f"{hidden[0]!r} has a limit but is not drawn: add it to --targets.")
     return shown
 
 

@@ -1,7 +1,6 @@
 """The command `predict`: what a saved model needs is checked before TensorFlow is loaded."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,16 @@ from ..table.files import (
     write_table,
 )
 from . import console
+from .columns import (
+    prediction_columns,
+    prediction_names,
+    readable,
+    sample_columns,
+    sample_names,
+    spread,
+)
 from .console import if_stopped, load_model, note, say
-from .tables import chosen, decimals_for, matching
+from .tables import chosen, matching
 
 TABLES = (".csv", ".parquet")
 
@@ -108,8 +115,9 @@ def predict(
 
     The file gets columns NAME and NAME_std for each target NAME; with --quantiles 0.05 also
     NAME_q5, and with --cov one column cov_NAME_OTHER for each pair of targets. A column of DATA
-    without a name, as pandas writes its index, is copied. In CSV, a name that a spreadsheet would
-    take for a formula, as =1+1, gets a ' before it.
+    without a name, as pandas writes its index, is copied. CSV is written as DATA is: the same
+    separator, decimal mark and encoding. A name that a spreadsheet would take for a formula, as
+    =1+1, gets a ' before it.
 
     With --samples 100 the file has each row a hundred times: columns "sample" and "row", both from
     0, and one per target. A sample is one possible outcome of all rows and targets together: sums
@@ -117,7 +125,8 @@ def predict(
     samples.
 
     Rows far from all training rows are counted: those where, for every target, the variance of the
-    function is above 95% of what it was before any data.
+    function is above 95% of what it was before any data. It is told which columns are outside of
+    their range in training, and which never changed there and are other now.
 
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
@@ -134,36 +143,36 @@ def predict(
     if columns is not None:
         names = prediction_names(columns.targets, cov, quantiles or ())
         names = names if samples is None else sample_names(columns.targets)
-        copied = copied_columns(table, keep, names)
+        is_text = out.suffix.lower() == ".csv"
+        copied = copied_columns(table.as_written() if is_text else table, keep, names)
     regressor = load_model(model)
     if columns is None or rows is None:
         raise TableError(f"{model} was fitted to arrays without names: predict from Python.")
     from ..table.remarks import certainty_lines
-    from ..table.summary import far_rows
+    from ..table.unlike import far_rows, row_lines
 
     X = named_inputs(columns, rows.X)
     with if_stopped(NOTHING):
         options: dict[str, Any] = {"include_noise": not functions}
         if samples is None:
             found = predicted_columns(regressor, X, rows.known, names, cov, quantiles, options)
-            if out.suffix.lower() == ".csv":
+            if is_text:
                 found = readable(found, columns.targets, digits)
             found = {**copied, **spread(found, rows.kept)}
         else:
             drawn = regressor.sample_y(X, samples, seed, **options)
             drawn = drawn.reshape(len(X), len(columns.targets), samples)
-            shown = digits if out.suffix.lower() == ".csv" else None
-            found = sample_columns(names, drawn, copied, rows.kept, shown)
+            found = sample_columns(names, drawn, copied, rows.kept, digits if is_text else None)
         far = far_rows(regressor, X)
-        write_table(out, found)
-    for line in certainty_lines(regressor) if cov or given else []:
+        write_table(out, found, table.style)
+    doubts = certainty_lines(regressor) if cov or given else []
+    for line in [*doubts, *row_lines(regressor, rows.X, far)]:
         note(line, quiet)
-    note_far(far, len(X), quiet)
-    result = {"out": str(out), "rows": len(X), "far_rows": far, "columns": list(found)}
+    result = {"out": str(out), "rows": len(X), "far_rows": int(far.sum()), "columns": list(found)}
     if samples is not None:
         result |= {"samples": samples, "seed": seed}
     what = "predicted" if samples is None else f"drawn {samples} times"
-    say(result, [f"{len(X)} rows {what}, written to {out}."], quiet, as_json)
+    say(result, [f"{len(X)} rows {what}, {console.written(out)}."], quiet, as_json)
 
 
 def predicted_columns(
@@ -212,9 +221,8 @@ def new_rows(
     known = known_targets(columns.targets, table, given)
     if columns.encoding is None:
         return NewRows(table.numbers(columns.inputs), known, np.ones(len(known), dtype=bool))
-    encoded = columns.encoding.encode(
-        {name: table.columns[name] for name in columns.inputs}, table.place
-    )
+    words = [name for name, coding in columns.codings.items() if coding.kind == "category"]
+    encoded = columns.encoding.encode(table.cells_of(columns.inputs, words), table.place)
     for remark in encoded.remarks:
         note(remark, quiet)
     count = int(np.sum(~encoded.kept))
@@ -266,135 +274,3 @@ def copied_columns(
                 f"--keep {name}: a column of predictions has this name. Rename it in {table.path}."
             )
     return copied
-
-
-# Columns of the file ---------------------------------------------------------------------------
-
-
-def prediction_names(
-    targets: Sequence[str], cov: bool = False, quantiles: Sequence[float] = ()
-) -> list[str]:
-    """
-    Names of the columns of predictions: each target, its deviation and quantiles, then covariances.
-
-    >>> prediction_names(["a", "b"], True, [0.05])
-    ['a', 'a_std', 'a_q5', 'b', 'b_std', 'b_q5', 'cov_a_b']
-
-    :raises TableError: If two of them would have the same name.
-    """
-    endings = ["", "_std", *(f"_q{100 * p:g}" for p in quantiles)]
-    names = [f"{target}{ending}" for target in targets for ending in endings]
-    if cov:
-        names += [f"cov_{targets[t]}_{targets[u]}" for t, u in pairs_of(len(targets))]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        hint = "leave out --cov, or rename" if twice[0].startswith("cov_") else "rename"
-        raise TableError(
-            f"Two columns of predictions would be called {twice[0]!r}, since a target NAME gets the"
-            f" columns NAME and NAME_std, and --cov adds cov_NAME_OTHER: {hint} a target in the"
-            " table, and fit again."
-        )
-    return names
-
-
-def prediction_columns(
-    names: Sequence[str], mean: Any, std: Any, S: Any = None, quantiles: Any = None
-) -> dict[str, Any]:
-    """
-    Columns of the file of predictions, by :func:`prediction_names`.
-
-    :param S: Covariances between targets, [M T, T] or [M, T, T]; None for none.
-    :param quantiles: [M, T, number of quantiles]; None for none.
-    """
-    M, T = mean.shape
-    parts = [mean[..., None], std[..., None]] + ([] if quantiles is None else [quantiles])
-    values = list(np.concatenate(parts, axis=-1).reshape(M, -1).T)
-    if S is not None:
-        cov = np.reshape(S, [M, T, T])
-        values += [cov[:, t, u] for t, u in pairs_of(T)]
-    return dict(zip(names, values, strict=True))
-
-
-def sample_names(targets: Sequence[str]) -> list[str]:
-    """Names of the columns of samples: the sample, the row of DATA, and the targets."""
-    taken = [name for name in targets if name in ("sample", "row")]
-    if taken:
-        raise TableError(
-            f"With --samples, a column of the file is called {taken[0]!r}, and so is a target:"
-            " rename it in the table, and fit again."
-        )
-    return ["sample", "row", *targets]
-
-
-def sample_columns(
-    names: Sequence[str], drawn: Any, copied: dict[str, Any], kept: Any, digits: int | None
-) -> dict[str, Any]:
-    """
-    Columns of the file of samples: all rows of the first sample, then all of the second.
-
-    :param names: What :func:`sample_names` gives.
-    :param drawn: [M, T, S].
-    :param copied: Columns of DATA that are repeated in every sample.
-    :param kept: Which rows of DATA were drawn.
-    :param digits: Of the smallest deviation of a row over samples; None for all digits.
-    """
-    M, T, S = drawn.shape
-    rows = np.flatnonzero(kept)
-    found: dict[str, Any] = {names[0]: np.repeat(np.arange(S), M), names[1]: np.tile(rows, S)}
-    for name, cells in copied.items():
-        found[name] = [cells[row] for row in rows] * S
-    for t, name in enumerate(names[2:]):
-        values, spread_of_rows = drawn[:, t].T.ravel(), drawn[:, t].std(axis=1)
-        if digits is not None and np.any(spread_of_rows > 0.0):
-            values = np.round(values, decimals_for(spread_of_rows, digits))
-        found[name] = values
-    return found
-
-
-def pairs_of(count: int) -> list[tuple[int, int]]:
-    """Pairs of different numbers below `count`."""
-    return [(t, u) for t in range(count) for u in range(t + 1, count)]
-
-
-def readable(columns: dict[str, Any], targets: Sequence[str], digits: int) -> dict[str, Any]:
-    """
-    Numbers without digits that mean nothing.
-
-    The columns of a target have as many decimals as give its smallest deviation so many digits;
-    covariances have some more digits. A target that is known keeps its value.
-    """
-    names, num_targets = list(columns), len(targets)
-    pairs = len(pairs_of(num_targets))
-    has_cov = num_targets > 1 and names[-1] == f"cov_{targets[-2]}_{targets[-1]}"
-    width = (len(names) - pairs * has_cov) // num_targets
-    result = dict(columns)
-    for t in range(num_targets):
-        own = names[width * t : width * (t + 1)]
-        std = columns[own[1]]
-        if not np.any(std > 0.0):
-            continue
-        decimals = decimals_for(std, digits)
-        for name in own:
-            rounded = np.round(columns[name], decimals)
-            result[name] = np.where(std > 0.0, rounded, columns[name])
-    for name in names[width * num_targets :]:
-        result[name] = np.array([float(f"{value:.{digits + 2}g}") for value in columns[name]])
-    return result
-
-
-def spread(columns: dict[str, Any], kept: Any) -> dict[str, Any]:
-    """Columns of all rows: NaN, an empty cell in CSV, for those that were not predicted."""
-    full = {name: np.full(len(kept), np.nan) for name in columns}
-    for name, values in columns.items():
-        full[name][kept] = values
-    return full
-
-
-def note_far(far: int, rows: int, quiet: bool) -> None:
-    """Tell how many rows are far from all training rows, if any is."""
-    if far:
-        note(
-            f"{far} of {rows} rows are far from all training rows: the data say next to nothing"
-            " there, and the predictions are what they were before any data.",
-            quiet,
-        )

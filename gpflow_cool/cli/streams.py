@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..table.files import PARQUET, FileTable, TableError
 from ..table.parquet import count_rows, is_number, open_dataset, parquet_files, read_schema
 from .console import Training, note
-from .tables import chosen, input_names
+from .tables import input_names, target_names
 
 M_ARENA_MAX = -8
 """Number of an option of glibc's `mallopt`."""
@@ -48,7 +48,7 @@ def training_stream(paths: Sequence[Path], given: Training) -> TrainingStream | 
     if not alone:
         check_options(given)
     header = FileTable(files[0], {name: () for name in read_schema(files[0]).names}, None)
-    targets = chosen(given.targets, header)
+    targets = target_names(header, given)
     dataset = open_dataset(files, [*input_names(header, given, targets), *targets])
     count = sum(map(count_rows, files))
     if count < 2:
@@ -71,7 +71,7 @@ def is_long(path: Path, given: Training) -> bool:
         return False
     schema = read_schema(path)
     header = FileTable(path, {name: () for name in schema.names}, None)
-    targets = chosen(given.targets, header)
+    targets = target_names(header, given)
     names = [*input_names(header, given, targets), *targets]
     return count_rows(path) > STREAM_ROWS and all(is_number(schema.field(n).type) for n in names)
 

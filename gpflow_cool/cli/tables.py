@@ -87,16 +87,36 @@ def matching(pattern: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if is_pattern and fnmatchcase(name, pattern)]
 
 
+def not_excluded(patterns: Sequence[str], table: FileTable, given: Training) -> list[str]:
+    """The columns that are named, and of those that match a pattern the ones not excluded."""
+    excluded = chosen(given.exclude or [], table)
+    both = [name for name in patterns if name in excluded and name in (given.exclude or [])]
+    if both:
+        raise TableError(f"Column {both[0]!r} is asked for, and excluded (--exclude): choose.")
+    return [name for name in chosen(patterns, table) if name in patterns or name not in excluded]
+
+
+def target_names(table: FileTable, given: Training) -> list[str]:
+    """The columns to predict."""
+    names = not_excluded(given.targets, table, given)
+    if not names:
+        raise TableError(
+            f"{table.path} has no target left: all columns that match --targets are excluded"
+            " (--exclude)."
+        )
+    return names
+
+
 def input_names(table: FileTable, given: Training, targets: Sequence[str]) -> list[str]:
     """The columns to predict from."""
-    excluded = {*targets, *chosen(given.exclude or [], table)}
     if given.inputs is None:
+        excluded = {*targets, *chosen(given.exclude or [], table)}
         names = [name for name in table.names if name not in excluded]
     else:
         both = [name for name in given.inputs if name in targets]
         if both:
             raise TableError(f"Column {both[0]!r} is both an input and a target: choose.")
-        names = [name for name in chosen(given.inputs, table) if name not in excluded]
+        names = [n for n in not_excluded(given.inputs, table, given) if n not in targets]
     if not names:
         raise TableError(
             f"{table.path} has no column left to predict from: every one is a target, or excluded."
@@ -111,7 +131,7 @@ def training_table(given: Training, apart: Sequence[str] = ()) -> TrainingTable:
     :param apart: Columns that are not inputs unless they are named as such.
     """
     table = read_table(given.data, encoding=given.encoding, decimal=given.decimal)
-    targets = chosen(given.targets, table)
+    targets = target_names(table, given)
     Y = table.numbers(targets, allow_missing=True)
     if given.inputs is None and apart:
         check_names(apart, table)
@@ -121,8 +141,8 @@ def training_table(given: Training, apart: Sequence[str] = ()) -> TrainingTable:
         raise TableError(
             f"{given.data} has one row: a model needs at least two, and better twenty."
         )
-    columns = {name: table.columns[name] for name in names}
     categorical = chosen(given.categorical or [], table)
+    columns = table.cells_of(names, categorical)
     encoding = learn_encoding(columns, given.missing_inputs, table.place, categorical)
     encoded = encoding.encode(columns, table.place)
     note_dropped(encoded.kept, given)
@@ -269,6 +289,8 @@ def completed_columns(
     :param digits: For CSV: cells of the table stay as they are, and what is filled in has as many
         decimals as give the smallest deviation of its target so many digits. None for numbers.
     """
+    if digits is not None:
+        found = found._replace(table=found.table.as_written())
     labels = {} if found.table.labels is None else {"": found.labels()}
     columns: dict[str, Any] = {**labels, **{name: found.cells(name) for name in found.table.names}}
     if digits is None:

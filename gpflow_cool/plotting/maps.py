@@ -130,8 +130,8 @@ def plot_maps(
     ['task_0', 'task_1', 'P(task_0 > 0.5)', 'P(task_1 > 0.9)']
 
     :param tasks: Numbers or names; by default all.
-    :param what: Of "mean", "deviation" and "probability", which needs a limit for every task.
-    :param limits: Limits by names of tasks.
+    :param what: Of "mean", "deviation" and "probability", which needs limits.
+    :param limits: Limits by names of tasks; the place of a task without one stays empty.
     :param simulations: How many further rows show functions that are drawn at random, joint over
         cells and tasks.
     :param seed: Of the simulations. The other parameters are those of :func:`plot_map`.
@@ -145,10 +145,10 @@ def plot_maps(
         for w in what
         for t in shown
     ]
-    for layer in layers:
-        check_layer(layer)
-    values = values_of_layers(model, canvas.grid.points, layers, len(names))
-    panels = list(zip(layers, values, strict=True))
+    drawn = drawn_layers(layers)
+    values = values_of_layers(model, canvas.grid.points, drawn, len(names))
+    pictures = dict(zip(drawn, values, strict=True))
+    panels = [(layer, pictures.get(layer)) for layer in layers]
     if simulations:
         draws = simulate_cells(model, canvas.grid.points, simulations, seed)  # [S, M, T]
         panels += [
@@ -208,9 +208,22 @@ def prepare(
 def check_layer(layer: MapLayer) -> None:
     checks.option(layer.what, "what", list(COLORS))
     if layer.what == "probability" and layer.limit is None:
-        raise ValueError("A map of probabilities needs a limit for every task that it shows.")
+        raise ValueError("A map of probabilities needs a limit.")
     if layer.what != "probability" and layer.limit is not None:
         raise ValueError(f'limit belongs to what="probability", not to {layer.what!r}.')
+
+
+def drawn_layers(layers: Sequence[MapLayer]) -> list[MapLayer]:
+    """The layers without those of probabilities that have no limit, if another one has."""
+    some = any(layer.limit is not None for layer in layers)
+    drawn = [
+        layer
+        for layer in layers
+        if not (some and layer.what == "probability" and layer.limit is None)
+    ]
+    for layer in drawn:
+        check_layer(layer)
+    return drawn
 
 
 def values_of_layers(
@@ -278,19 +291,27 @@ def draw_data(ax: "Axes", canvas: Canvas, layer: MapLayer) -> None:
 
 
 def panel_figure(
-    canvas: Canvas, panels: Sequence[tuple[MapLayer, AnyNDArray]], columns: int, data: bool
+    canvas: Canvas, panels: Sequence[tuple[MapLayer, AnyNDArray | None]], columns: int, data: bool
 ) -> "Figure":
-    """A figure of its own with a panel for each layer, row by row."""
+    """A figure of its own with a panel for each layer, row by row; empty where it has no values."""
     from matplotlib.figure import Figure
 
     rows = len(panels) // columns
     figure = Figure(figsize=(3.7 * columns, 3.1 * rows), layout="compressed")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for ax, (layer, values) in zip(axes.flat, panels, strict=True):
-        draw_layer(ax, canvas, values, layer, data and not layer.what.startswith("simulation"))
+        ax.set_visible(values is not None)
+        if values is not None:
+            draw_layer(ax, canvas, values, layer, data and not layer.what.startswith("simulation"))
     show_dates(axes[0, 0], canvas)  # all others share its axes
-    for ax in axes[-1]:
-        ax.set_xlabel(canvas.labels[0])
-    for ax in axes[:, 0]:
-        ax.set_ylabel(canvas.labels[1])
+    for line, axis in [*((c, "x") for c in axes.T), *((r[::-1], "y") for r in axes)]:
+        label_last([ax for ax in line if ax.get_visible()], canvas, axis)
     return figure
+
+
+def label_last(axes: Sequence["Axes"], canvas: Canvas, axis: str) -> None:
+    """Label the last of several axes that share one: those of a column, or of a row backwards."""
+    for ax in axes[-1:]:
+        ax.set(**{f"{axis}label": canvas.labels["xy".index(axis)]})
+        shown: dict[str, Any] = {"labelbottom" if axis == "x" else "labelleft": True}
+        ax.tick_params(**shown)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import TableError, decimal_comma, to_number
+from .files import TableError
+from .marks import how_to_write, to_number
 
 Place = Callable[[int, str], str]
 """Where a cell is, for messages: row, counted from 0, and column."""
@@ -56,7 +57,7 @@ def kind_of(name: str, cells: Sequence[Any] | NDArray[Any], place: Place) -> str
             f"{place(words[0], name)}: {str(cell)[:40]!r} is not a number, but {known} other"
             f" {'cell' if known == 1 else 'cells'} of the column {'is' if known == 1 else 'are'}."
             " Mend the cell, or leave the column out, or declare it to hold categories"
-            f" (--categorical; pandas: astype('category')).{decimal_comma(cell)}"
+            f" (--categorical; pandas: astype('category')).{how_to_write(cell)}"
         )
     return "category"
 
@@ -110,7 +111,7 @@ def cell_value(row: int, cells: Any, name: str, kind: str, place: Place) -> floa
         }
         raise TableError(
             f"{place(row, name)}: {str(cell)[:40]!r} is not {what.get(kind, 'a number')}."
-            f" Mend the cell, or leave the column out.{decimal_comma(cell)}"
+            f" Mend the cell, or leave the column out.{how_to_write(cell)}"
         )
     return days
 

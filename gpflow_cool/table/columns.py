@@ -269,6 +269,15 @@ def have_same_numbers(one: Any, other: Any) -> bool:
     return np.array_equal(a, b, equal_nan=True)
 
 
+def with_all_targets(y: Any, names: Sequence[str]) -> Any:
+    """A frame or series of some of the targets, by their names, with NaN for the others."""
+    if is_series(y) and len(names) > 1 and str(y.name) in names:
+        y = y.to_frame()
+    if not is_frame(y) or not set(map(str, y.columns)) <= set(names):
+        return y
+    return y.set_axis(list(map(str, y.columns)), axis=1).reindex(columns=list(names))
+
+
 def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
     """[M, T], targets in the order of the fit; NaN is allowed."""
     from sklearn.utils.validation import check_array
@@ -279,9 +288,12 @@ def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
     Y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan")
     Y = Y[:, None] if Y.ndim == 1 else Y
     if Y.shape != (num_rows, len(names)):
+        few = len(Y) == num_rows and Y.shape[1] < len(names)
         raise ValueError(
             f"y has shape {Y.shape}, but X has {num_rows} rows and the model has"
             f" {len(names)} targets: {', '.join(names)}."
+            + " Add those that are not known as columns of NaN."
+            * few
         )
     return Y
 

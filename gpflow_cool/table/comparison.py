@@ -142,9 +142,17 @@ def comparison_lines(found: dict[str, Any]) -> list[str]:
             f" {lower_by(gain['mean'])} (standard error {gain['standard_error']:.3f})"
         )
     lines += transform_lines(found["transform"])
+    return lines + best_lines(found)
+
+
+def best_lines(found: dict[str, Any]) -> list[str]:
+    """Which methods have the lowest scores; none is the best where one target is told alike."""
     best = found["best"]
-    lines.append(f"Lowest joint NLPD: {best['joint_nlpd']}. Lowest aRRMSE: {best['arrmse']}.")
-    return lines
+    lowest = f"Lowest joint NLPD: {best['joint_nlpd']}. Lowest aRRMSE: {best['arrmse']}."
+    if len(found["scores"][COOL]["rmse"]) > 1:
+        return [lowest]
+    clear = any(g["verdict"] in ("better", "worse") for g in found["gain_in_joint_nlpd"].values())
+    return ["There is one target, and so nothing to couple."] + [lowest] * clear
 
 
 def lower_by(gain: float) -> str:

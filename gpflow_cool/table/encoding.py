@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .cells import EPOCH, GAP, Place, gaps_of, holds_words, kind_of, read_cells
 from .files import Numbers, TableError
+from .marks import how_to_write
 
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
 """Name -> cells, one per row."""
@@ -216,10 +217,11 @@ def check_categories(name: str, labels: Sequence[str], num_rows: int) -> None:
     """Raise if a column of words looks like a name of each row."""
     half = num_rows > FEW_ROWS and 2 * len(labels) > num_rows
     if half or len(labels) > MAX_CATEGORIES:
+        hint = how_to_write(labels[0])
         raise TableError(
             f"Column {name!r} holds {len(labels)} different categories in {num_rows} rows, for"
-            f" example {labels[0][:40]!r}: too many to learn from. Leave the column out"
-            " (--exclude), or join categories."
+            f" example {labels[0][:40]!r}: too many to learn from.{hint}"
+            f" {'Or leave' if hint else 'Leave'} the column out (--exclude), or join categories."
         )
 
 

@@ -47,6 +47,7 @@ from .columns import (
     scalings,
     target_form,
     targets_of,
+    with_all_targets,
 )
 from .costs import DEFAULT_ORDERS
 from .encoding import Encoding
@@ -242,8 +243,7 @@ class CoolMTGPRegressor(
 
         :param return_std: Also return standard deviations, [M, T].
         :param return_cov: Also return the covariance between the targets of each row, [M, T, T].
-        :param include_noise: Whether deviations and covariances are of new observations, or of the
-            functions without noise.
+        :param include_noise: Whether deviations are of new observations, or of the functions.
         :return: Means, or a tuple of means and what else was asked for.
         """
         mean, cov = self._moments(X, None, return_cov, include_noise)
@@ -275,7 +275,7 @@ class CoolMTGPRegressor(
         """
         Predict targets at new inputs where some of them are known.
 
-        :param y: [M, T], numbers where a target is known, NaN where it is asked for.
+        :param y: [M, T], NaN where a target is asked for; a frame may have the known ones only.
         :return: As :meth:`predict`; with noise, a known target keeps its value, with deviation 0.
         """
         mean, cov = self._moments(X, y, return_cov, include_noise)
@@ -284,6 +284,7 @@ class CoolMTGPRegressor(
     def _moments(self, X: Any, y: Any, full_cov: bool, include_noise: bool) -> Any:
         """Means [M, T] and covariances [M, T, T], or variances [M, T], of standardised targets."""
         Z, pairs = self._standardised_inputs(X), len(self.target_names_) ** 2
+        y = with_all_targets(y, self.target_names_)
         if y is None or np.isnan(y := self._values(y, len(Z))).all():
             predict = self.posterior_.predict_y if include_noise else self.posterior_.predict_f
             return in_blocks(predict, [Z], pairs if full_cov else 1, full_output_cov=full_cov)

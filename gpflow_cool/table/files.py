@@ -5,14 +5,14 @@ Nothing here needs TensorFlow, so a wrong column is reported at once. A table ke
 is in the file; only the columns that are asked for must hold numbers.
 """
 
+import codecs
 import csv
 import difflib
 import io
 import os
-import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,16 +21,12 @@ from numpy.typing import NDArray
 
 from ..saving.files import write_with_folders
 from . import arff
+from .marks import PLAIN, TextStyle, doubtful_point, not_a_number, to_number, with_point
 
 Numbers = NDArray[np.float64]
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What an empty cell may hold, in lower case."""
-
-DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
-
 INDEX_OF_CSV, INDEX_OF_PARQUET = ("", "Unnamed: 0"), "__index_level_0__"
 """What pandas calls an index that has no name; in CSV, if it is the first column."""
 
@@ -55,6 +51,12 @@ class FileTable(NamedTuple):
     labels: Sequence[Any] | None = None
     """Cells of a column without a name, as pandas writes its index: labels of the rows."""
 
+    written: Mapping[str, Sequence[Any]] | None = None
+    """Cells as they are in the file, where the columns have points in place of its commas."""
+
+    style: TextStyle = PLAIN
+    """How a text file is written."""
+
     @property
     def names(self) -> list[str]:
         return list(self.columns)
@@ -69,18 +71,47 @@ class FileTable(NamedTuple):
 
         :param allow_missing: Whether an empty cell becomes NaN, or is refused.
         """
-        check_names(names, self)
+        self.cells_of(names)
         return np.column_stack([self._column(name, allow_missing) for name in names])
+
+    def cells_of(
+        self, names: Sequence[str], categorical: Collection[str] = ()
+    ) -> dict[str, Sequence[Any]]:
+        """
+        Columns by name, checked to have no point that may separate thousands.
+
+        :param categorical: Columns that hold no numbers.
+        """
+        check_names(names, self)
+        for name in names:
+            if name not in categorical:
+                self._check_points(name)
+        return {name: self.columns[name] for name in names}
+
+    def _check_points(self, name: str) -> None:
+        """Raise if a number has a point, where a comma is the decimal mark."""
+        cells = (self.written or {}).get(name, ())
+        row = doubtful_point(cells)
+        if row is not None:
+            raise TableError(
+                f"{self.place(row, name)}: {cells[row][:40]!r} has a point, but --decimal says that"
+                " a comma is the decimal mark. Does the point separate thousands? Then remove it."
+                " Is it a decimal point? Then write a comma, or leave out --decimal if all numbers"
+                " of the file have points."
+            )
+
+    def as_written(self) -> "FileTable":
+        """The table with its cells as they are in the file."""
+        if self.written is None:
+            return self
+        return self._replace(columns={name: self.written[name] for name in self.columns})
 
     def _column(self, name: str, allow_missing: bool) -> Numbers:
         cells = self.columns[name]
         values = [to_number(cell) for cell in cells]
         if None in values:
             row = values.index(None)
-            raise TableError(
-                f"{self.place(row, name)}: {str(cells[row])[:40]!r} is not a number. Mend the cell,"
-                f" or leave the column out.{decimal_comma(cells[row])}"
-            )
+            raise TableError(f"{self.place(row, name)}: {not_a_number(cells[row], values)}")
         numbers = np.array(values, dtype=np.float64)
         empty = np.flatnonzero(np.isnan(numbers))
         if len(empty) and not allow_missing:
@@ -98,24 +129,6 @@ class FileTable(NamedTuple):
         """Where a cell is, counted from 1 as people do."""
         line = "" if self.lines is None else f" (line {self.lines[row]})"
         return f"{self.path}, row {row + 1}{line}, column {name!r}"
-
-
-def to_number(cell: Any) -> float | None:
-    """A cell as a number, NaN if it is empty, None if it is text."""
-    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
-        return float("nan")
-    if type(cell).__name__ in ("NAType", "NaTType"):  # what pandas has in an empty cell
-        return float("nan")
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return None
-
-
-def decimal_comma(cell: Any) -> str:
-    """A hint for numbers such as 3,5."""
-    is_one = isinstance(cell, str) and to_number(cell.replace(",", ".")) is not None
-    return " Write numbers with a decimal point, or say --decimal ','." if is_one else ""
 
 
 def check_names(names: Sequence[str], table: FileTable) -> None:
@@ -164,7 +177,9 @@ def read_csv(path: Path, encoding: str | None = None) -> FileTable:
             first = file.readline()
             separator = max(SEPARATORS, key=first.count)
             file.seek(0)
-            return parse_rows(csv.reader(file, delimiter=separator, strict=True), path)
+            table = parse_rows(csv.reader(file, delimiter=separator, strict=True), path)
+            default = "utf-8-sig" if start.startswith(codecs.BOM_UTF8) else "utf-8"
+            return table._replace(style=TextStyle(separator, encoding=encoding or default))
     except UnicodeError as error:
         name = encoding or "UTF-8"
         raise TableError(
@@ -266,23 +281,19 @@ def read_table(
     except OSError as error:
         raise TableError(f"{path} cannot be read: {error.strerror or error}.") from error
     if decimal == "," and read is read_csv:
-        points: dict[str, Sequence[Any]] = {
-            name: list(map(with_point, cells)) for name, cells in table.columns.items()
-        }
-        table = table._replace(columns=points)
+        table = with_decimal_comma(table)
     table = without_index(table)
     check_header(table)
     return table
 
 
-def with_point(cell: str) -> str:
-    """
-    A number that has a decimal comma, with a point; any other text as it is.
-
-    >>> with_point("-3,5e2"), with_point("a, b"), with_point("1,234.5")
-    ('-3.5e2', 'a, b', '1,234.5')
-    """
-    return cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell.strip()) else cell
+def with_decimal_comma(table: FileTable) -> FileTable:
+    """A table of text whose numbers have a decimal comma, read as such."""
+    columns: dict[str, Sequence[Any]] = {
+        name: list(map(with_point, cells)) for name, cells in table.columns.items()
+    }
+    style = table.style._replace(decimal=",")
+    return table._replace(columns=columns, written=table.columns, style=style)
 
 
 def without_index(table: FileTable) -> FileTable:
@@ -291,8 +302,9 @@ def without_index(table: FileTable) -> FileTable:
     names += [name for name in table.names[:1] if name in INDEX_OF_CSV]
     if not names or len(table.columns) == 1:
         return table
-    columns = dict(table.columns)
-    return table._replace(labels=columns.pop(names[0]), columns=columns)
+    labels = table.as_written().columns[names[0]]
+    columns = {name: cells for name, cells in table.columns.items() if name != names[0]}
+    return table._replace(labels=labels, columns=columns)
 
 
 def check_header(table: FileTable) -> None:
@@ -338,27 +350,30 @@ def check_writable(path: Path) -> None:
         ) from error
 
 
-def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]], style: TextStyle = PLAIN) -> None:
     """
     Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all. Folders on
     the way are made.
 
     In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it.
+
+    :param style: Of CSV; by default commas between cells, and decimal points.
     """
     if path.suffix.lower() in PARQUET:
         write_with_folders(path, parquet_bytes(import_pyarrow(path), columns))
         return
-    cells = [written_cells(column) for column in columns.values()]
+    cells = [written_cells(column, style) for column in columns.values()]
     buffer = io.StringIO(newline="")
     header = [spreadsheet_text(name) for name in columns]
-    csv.writer(buffer, lineterminator="\n").writerows([header, *zip(*cells, strict=True)])
-    write_with_folders(path, buffer.getvalue().encode())
+    writer = csv.writer(buffer, delimiter=style.separator, lineterminator="\n")
+    writer.writerows([header, *zip(*cells, strict=True)])
+    write_with_folders(path, buffer.getvalue().encode(style.encoding, "backslashreplace"))
 
 
-def written_cells(column: Sequence[Any]) -> list[Any]:
-    """Cells of CSV: of an array Python's own numbers, of a list what it holds; nothing for NaN."""
+def written_cells(column: Sequence[Any], style: TextStyle) -> list[Any]:
+    """Cells of CSV: of an array Python's own numbers, of a list what it holds."""
     cells = column.tolist() if hasattr(column, "tolist") else column
-    return ["" if isinstance(cell, float) and cell != cell else cell for cell in cells]
+    return [style.cell(cell) for cell in cells]
 
 
 def spreadsheet_text(name: str) -> str:

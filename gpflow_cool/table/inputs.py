@@ -34,7 +34,7 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
     checks.option(missing, "missing_inputs", MISSING_INPUTS)
     table = raw_table(X)
     if table is None or (table.is_plain and missing == "refuse"):
-        refuse_gaps(X)
+        refuse_gaps(X, IN_TRAINING)
         return TrainingInputs(X, y, None)
     if len(table.columns) < np.shape(X)[1]:
         raise ValueError("Two columns of X have the same name: rename one.")
@@ -50,8 +50,22 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
     return TrainingInputs(encoded.X[rows], _safe_indexing(y, rows), encoding)
 
 
-def refuse_gaps(X: Any) -> None:
-    """Raise if a table of numbers has NaN; all else is scikit-learn's to check."""
+IN_TRAINING = (
+    'pass missing_inputs="fill" to fill them with medians and flag them, or missing_inputs="drop"'
+    " to leave out their rows."
+)
+IN_NEW_ROWS = (
+    "the model was fitted to inputs without gaps. Fill them or leave their rows out, or fit again"
+    ' with missing_inputs="fill".'
+)
+
+
+def refuse_gaps(X: Any, advice: str) -> None:
+    """
+    Raise if a table of numbers has NaN; all else is scikit-learn's to check.
+
+    :param advice: What to do about them.
+    """
     values = np.asarray(X) if hasattr(X, "dtype") or hasattr(X, "columns") else np.zeros(0)
     if values.dtype.kind != "f" or values.ndim != 2 or not np.isnan(values).any():
         return
@@ -59,11 +73,7 @@ def refuse_gaps(X: Any) -> None:
     (row, column), count = gaps[0], len(gaps)
     which = "the only gap" if count == 1 else f"one of {count} gaps"
     name = str(list(X.columns)[column] if hasattr(X, "columns") else column)
-    raise ValueError(
-        f"{place_of(int(row), name)} is NaN, {which} in the inputs:"
-        ' pass missing_inputs="fill" to fill them with medians and flag them, or'
-        ' missing_inputs="drop" to leave out their rows.'
-    )
+    raise ValueError(f"{place_of(int(row), name)} is NaN, {which} in the inputs: {advice}")
 
 
 def keep_names(estimator: Any, X: Any, encoding: Encoding | None) -> list[str] | None:
@@ -97,6 +107,7 @@ def new_inputs(estimator: Any, X: Any, encoding: Encoding | None) -> AnyNDArray:
 
     if encoding is None:
         check_no_text(X, "X")
+        refuse_gaps(X, IN_NEW_ROWS)
         return np.asarray(validate_data(estimator, X, reset=False, dtype=np.float64))
     if isinstance(X, np.ndarray) and X.dtype.kind in "biuf":
         if X.ndim == 2 and X.shape[1] == len(encoding.inputs):

@@ -14,6 +14,7 @@ import gpflow
 from ..models.cool import CoolMTGP
 from ..training.model import TrainableChain
 from ..training.remarks import (
+    has_white,
     is_crowded,
     named_at_floor,
     note_of_floor,
@@ -52,6 +53,8 @@ def certainty_lines(regressor: Any) -> list[str]:
     named = named_at_floor(chain)
     if not named:
         return []
+    if has_white(chain):
+        return remark_lines(note_of_floor(chain))
     crowded = " There are too many targets for so few rows." * is_crowded(chain)
     return [
         f"Beware: the noise of {named} is at its lower bound, so that covariances between targets,"

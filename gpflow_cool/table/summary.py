@@ -10,7 +10,7 @@ from gpflow.base import AnyNDArray
 from ..joint.missing import MAX_DENSE
 from ..metrics import coverage, known_log_densities, nlpd, rmse
 from ..training.remarks import COPIES_AGREE, duplicate_rows, remark_lines
-from .columns import constant_columns, in_blocks
+from .columns import constant_columns
 from .learned import (
     choice_sentence,
     grid_of,
@@ -28,13 +28,10 @@ from .residuals import (
     poor_lines,
     standardised_rows,
 )
+from .unlike import constant_inputs, constant_lines
 
 NUM_SIGMA = 2.0
 """Half width, in standard deviations, of the intervals that should hold 95.4 % of the targets."""
-
-FAR = 0.95
-"""A row is far from all training rows if, of every target, more than this part of the function's
-prior variance is left."""
 
 MAX_TARGETS_LISTED = 30
 """Scores of more targets than these are not listed one by one; --json has all."""
@@ -128,22 +125,6 @@ def caveat_lines(scores: Mapping[str, Any]) -> list[str]:
             f" {COPIES_AGREE}."
         )
     return lines
-
-
-def far_rows(regressor: Any, X: Any) -> int:
-    r"""
-    How many rows are far from all training rows, so that the data say next to nothing there.
-
-    .. math:: \mathrm{var}(f_t(x) \mid Y) > 0.95 \, C_{tt} \, k(x, x) \quad \text{for every task } t
-    """
-    Z, posterior = regressor._standardised_inputs(X), regressor.posterior_
-    C = np.diagonal(regressor.task_covariance_) / np.square(regressor._targets.scale)  # [T]
-
-    def moments(Z: Any) -> Any:
-        return posterior.predict_f(Z)[1], posterior.kernel(Z, full_cov=False)
-
-    variance, prior = in_blocks(moments, [Z])
-    return int(np.sum(np.all(variance > FAR * prior[:, None] * C, axis=1)))
 
 
 def never_together(Y: AnyNDArray) -> AnyNDArray:
@@ -272,6 +253,7 @@ def fit_summary(regressor: Any, out: Path, seconds: float) -> dict[str, Any]:
         "kernel_choice": choice_sentence(regressor.kernel_choice_, len(regressor.target_names_)),
         "grid": grid_of(regressor),
         "relevance": relevance_by_name(regressor),
+        "constant_inputs": constant_inputs(regressor),
         "leave_one_out": leave_one_out_scores(regressor),
         "heavy_tails": heavy_tails(regressor),
         "transformed": not regressor._targets.is_linear,
@@ -334,6 +316,7 @@ def fit_lines(result: dict[str, Any]) -> list[str]:
         result["kernel_choice"] or f"kernel:  {result['kernel']}",
         *filter(None, [grid_sentence(result["grid"])]),
         relevance_of_fit(result),
+        *constant_lines(result["constant_inputs"]),
         *remark_lines(result["message"]),
         "",
         f"{who} predicted from all the others, without training again:",

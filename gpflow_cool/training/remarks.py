@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 from gpflow.base import AnyNDArray
+from gpflow.kernels import White
 
 from ..chain.starting import mean_kernel_diagonal
 from ..chain.variation import is_constant
@@ -32,6 +33,12 @@ COPIES_AGREE = (
 
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of a task has been trained to its lower bound."""
+    if named_at_floor(model) and has_white(model):
+        return (
+            f"; the noise, sigma2, of {named_at_floor(model)} is at its lower bound: the kernel"
+            " contains White, noise that competes with Sigma. Leave White out: the model has noise"
+            " of its own"
+        )
     if interpolates(model):
         return (
             "; sigma2 of every task is at its lower bound: the model passes through all targets,"
@@ -68,6 +75,11 @@ def named_at_floor(model: TrainableModel) -> str:
 def is_crowded(model: TrainableModel) -> bool:
     """Whether tasks are many, compared with the rows."""
     return MANY_TASKS * len(model.task_names) > len(np.asarray(model.data[1]))
+
+
+def has_white(model: TrainableModel) -> bool:
+    """Whether the kernel has noise inside."""
+    return any(isinstance(part, White) for part in (model.kernel, *model.kernel.submodules))
 
 
 def has_several(model: TrainableModel) -> bool:

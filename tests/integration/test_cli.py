@@ -157,6 +157,16 @@ def test_missing_folders_are_made_for_every_file(place, tmp_path, monkeypatch):
     assert os.listdir("reports/new") == ["r.html"] and os.listdir("models/new") == ["m"]
 
 
+def test_the_whole_path_of_a_new_file_is_told(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("predict", place / "model", place / "new.csv", "--out", "typo/p.csv")
+    assert result.stdout == f"3 rows predicted, written to {tmp_path}/typo/p.csv.\n"
+    page = run("report", place / "model", "--out", "typo/r.html")
+    assert page.stdout == f"The page was written to {tmp_path}/typo/r.html: open it in a browser.\n"
+    drawn = run("map", place / "model", "--cells", 4, "--out", "typo/m.png").stdout
+    assert drawn == f"2 targets drawn, written to {tmp_path}/typo/m.png.\n"
+
+
 def test_study_passes_its_options_on(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(

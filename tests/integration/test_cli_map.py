@@ -55,6 +55,9 @@ def test_a_map_is_drawn(model, tmp_path):
     image = plt.imread(out)
     assert image.shape[0] == 2 * small[0] and image.shape[1] == 2 * small[1]  # 4 rows, 2 columns
     assert image.std() > 0.05
+    result = run("map", model, *options, "--limits", "Cu=0.5", "--force")
+    assert json.loads(result.stdout)["targets"] == ["Cd", "Cu"]
+    assert plt.imread(out).shape[:2] == (small[0] * 3 // 2, 2 * small[1])
     text = run("map", model, *options[:-1], "--force").stdout
     assert text.startswith(f"Held in the whole map: depth = {depth:.4g} (mean).\n2 targets drawn")
 
@@ -79,8 +82,8 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     assert "'Cd' is not of the form NAME=VALUE" in wrong
     wrong = mistake("map", model, *place, "--limits", "Cd=much", *out)
     assert "'much', the limit of 'Cd', is not a number" in wrong
-    both = ("--targets", "Cd,Cu", "--limits", "Cd=1")
-    assert "'Cu' is to be drawn but has no limit" in mistake("map", model, *place, *both, *out)
+    both = ("--targets", "Cd", "--limits", "Cu=1")
+    assert "'Cu' has a limit but is not drawn: add it" in mistake("map", model, *place, *both, *out)
     assert "--at deep: not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
     wrong = mistake("map", model, *place, "--at", "depth=low", *out)
     assert "--at depth: 'low' is not a number" in wrong
@@ -122,3 +125,7 @@ def test_values_of_other_inputs():
     with pytest.raises(TableError, match="'soil, deep' holds categories: choose of x, day, y"):
         axes_of(columns, "x", "soil, deep")
     assert axes_of(columns, "x", "day") == ("x", "day")
+    few = SavedColumns(["soil, deep", "x"], ["t"], Encoding(codings[:2], "fill"))
+    told = "'soil, deep' holds categories, but a map needs two inputs that .* The model has x."
+    with pytest.raises(TableError, match=told):
+        axes_of(few, "x", "soil, deep")

@@ -1,11 +1,15 @@
 """Mistakes at the command line: one line tells each of them, and nothing is written."""
 
 import os
+from pathlib import Path
 
 import pytest
 from commands import mistake, write
 
+from gpflow_cool.cli.console import Training
+from gpflow_cool.cli.tables import input_names, target_names
 from gpflow_cool.loading import load
+from gpflow_cool.table.files import FileTable
 
 GOOD = "a,b,c\n1,2,3\n2,4,7\n3,5,4\n"
 
@@ -34,6 +38,17 @@ MISTAKES = {
     "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
     "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),
     "both": (GOOD, ["--targets", "a", "--inputs", "a,b"], "'a' is both an input and a target"),
+    "target excluded": (
+        GOOD,
+        ["--targets", "a", "--exclude", "a"],
+        "Column 'a' is asked for, and excluded (--exclude): choose.",
+    ),
+    "input excluded": (
+        GOOD,
+        ["--targets", "a", "--inputs", "b,c", "--exclude", "c"],
+        "Column 'c' is asked for, and excluded (--exclude): choose.",
+    ),
+    "targets excluded": (GOOD, ["--targets", "[ab]", "--exclude", "a,b"], "has no target left"),
     "nothing left": (GOOD, ["--targets", "a,b,c"], "no column left to predict from"),
     "text": (
         "a,b\n1,x\n2,3\n",
@@ -60,6 +75,24 @@ def test_mistakes_in_fit(tmp_path, name):
     data = write(tmp_path / "data.csv", text)
     assert message in mistake("fit", data, *arguments, "--out", tmp_path / "model")
     assert os.listdir(tmp_path) == ["data.csv"]
+
+
+@pytest.mark.parametrize(
+    "targets, inputs, exclude, chosen",
+    [
+        (["y*"], None, ["y_id"], (["y1", "y2"], ["x1", "x2"])),
+        (["y*"], None, ["*_id", "x1"], (["y1", "y2"], ["x2"])),
+        (["y1"], ["*"], ["y*", "x2"], (["y1"], ["x1"])),
+        (["y_id"], ["x1", "y*"], ["y*"], (["y_id"], ["x1"])),
+    ],
+)
+def test_patterns_leave_out_what_is_excluded(targets, inputs, exclude, chosen):
+    names = ["x1", "x2", "y1", "y2", "y_id"]
+    table = FileTable(Path("data.csv"), {name: () for name in names}, None)
+    plain = dict.fromkeys(Training._fields)
+    given = Training(**plain | {"targets": targets, "inputs": inputs, "exclude": exclude})
+    found = target_names(table, given)
+    assert (found, input_names(table, given, found)) == chosen
 
 
 def test_places_that_do_not_serve(tmp_path):

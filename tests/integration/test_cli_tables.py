@@ -10,7 +10,7 @@ import pytest
 from commands import mistake, run, write
 from numpy.testing import assert_allclose
 
-from gpflow_cool.cli.predicting import sample_names
+from gpflow_cool.cli.columns import sample_names
 from gpflow_cool.loading import load
 from gpflow_cool.table import evaluation
 from gpflow_cool.table.estimator import CoolMTGPRegressor
@@ -167,6 +167,50 @@ def test_decimal_commas_encodings_and_names_with_commas(tmp_path):
     model = load(tmp_path / "m")
     assert list(model.feature_names_in_) == ["größe", "y"] and model.target_names_ == ("a, b",)
     assert_allclose(model.training_data()[0][:, 0], [1.5, 2.5, 3.5])
+
+
+def make_german(folder, header="größe;a;y"):
+    """A table with decimal commas, semicolons, and a gap."""
+    rows = [f"{n / 4 - 2:.2f};s{n}.5;{n * n / 10 if n != 3 else '':}" for n in range(12)]
+    text = "\n".join([header, *rows, ""]).replace(".", ",").replace(",5;", ".5;")
+    (folder / "data.csv").write_bytes(text.encode("latin-1"))
+    return folder / "data.csv", text, ["--encoding", "latin-1", "--decimal", ","]
+
+
+def test_tables_are_written_as_they_were_read(tmp_path):
+    data, text, options = make_german(tmp_path)
+    impute = ["impute", data, "--targets", "y", "--exclude", "a", "--out", tmp_path / "c.csv"]
+    result = run(*impute, *options, "--kernel", "linear")
+    assert result.exit_code == 0, result.output
+    lines = (tmp_path / "c.csv").read_bytes().decode("latin-1").splitlines()
+    assert lines[0] == "größe;a;y;y_std"
+    whole = [line for n, line in enumerate(text.splitlines()) if n not in (0, 4)]
+    assert [line for n, line in enumerate(lines) if n not in (0, 4)] == [f"{w};0,0" for w in whole]
+    *cells, filled, std = lines[4].split(";")
+    assert cells == ["-1,25", "s3.5"] and "." not in filled + std and "," in filled
+    options += ["--quiet"]
+    fit = ["fit", tmp_path / "c.csv", "--targets", "y", "--inputs", "größe", "--kernel", "linear"]
+    assert run(*fit, "--out", tmp_path / "m", *options).output == ""
+    predict = ["predict", tmp_path / "m", tmp_path / "c.csv", "--out", tmp_path / "p.csv"]
+    assert run(*predict, "--keep", "größe,a", *options).output == ""
+    got = pd.read_csv(tmp_path / "p.csv", sep=";", decimal=",", encoding="latin-1")
+    assert list(got) == ["größe", "a", "y", "y_std"]
+    assert_allclose(got["größe"], np.arange(12) / 4 - 2)
+    assert_allclose(got["y"], load(tmp_path / "m").predict(got[["größe"]])["y"], atol=1e-2)
+    assert "." not in (tmp_path / "p.csv").read_text("latin-1").replace(".5;", ";")
+
+
+@pytest.mark.parametrize("column", ["preis", "x"])
+def test_points_among_decimal_commas_are_refused(tmp_path, column):
+    text = "x;preis\n0,637;740\n0,27;1.376\n0,041;1.132\n"
+    if column == "x":
+        text = text.replace("0,041;1.132", "1.041;1132").replace("1.376", "1376")
+    row = 2 if column == "preis" else 3
+    fit = ["fit", write(tmp_path / "data.csv", text), "--targets", "preis", "--decimal", ","]
+    line = mistake(*fit, "--out", tmp_path / "m")
+    assert f"row {row} (line {row + 1}), column {column!r}: '1." in line
+    assert "Does the point separate thousands? Then remove it." in line
+    assert "leave out --decimal if all numbers of the file have points" in line
 
 
 def test_a_thousand_targets_by_a_pattern(tmp_path):

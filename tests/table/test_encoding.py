@@ -131,6 +131,12 @@ def test_unknown_categories_get_a_word():
         (["2026-02-30"], "'2026-02-30' looks like a date, .* as 2026-03-01 or 01.03.2026, a time"),
         (["17.11.26", "18.11.26"], "row 0, .* '17.11.26' looks like a date, .*--categorical"),
         ([f"n{i}" for i in range(11)], "Column 'a' holds 11 different categories in 11 rows, for"),
+        ([f"n{i}" for i in range(11)], "too many to learn from. Leave the column out .--exclude"),
+        ([f"0,{i}28" for i in range(11)], "from. Write numbers with a decimal point, or say"),
+        ([f"{i}.6%" for i in range(11)], "Write per cent without the sign: 0.6. Or leave the col"),
+        ([f"00:{i + 10}" for i in range(11)], "Write times of day as hours, 8.5 for 08:30, or wi"),
+        ([f"20{i + 10}-01" for i in range(11)], "Write months with a day: 2010-01-01. Or leave"),
+        (["1", "2", "-"], "'-' is not a number, .* Leave it empty if the value is missing."),
     ],
 )
 def test_refused(cells, message):

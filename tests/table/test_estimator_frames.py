@@ -47,6 +47,35 @@ def test_frames_in_frames_out(framed):
     assert regressor.score(inputs, targets) == pytest.approx(plain.score(X, Y), rel=1e-5)
 
 
+def test_known_targets_may_be_named_alone(framed):
+    regressor, inputs, targets = framed
+    whole = targets[:3].assign(mass=np.nan)
+    expected = regressor.predict_given(inputs[:3], whole, return_std=True)
+    for known in (targets[["heat"]][:3], targets["heat"][:3]):
+        got = regressor.predict_given(inputs[:3], known, return_std=True)
+        for frame, other in zip(got, expected, strict=True):
+            pd.testing.assert_frame_equal(frame, other)
+        quantiles = regressor.predict_quantiles(inputs[:3], [0.5], known)
+        assert_array_equal(quantiles, regressor.predict_quantiles(inputs[:3], [0.5], whole))
+    told = r"y has shape \(3, 1\), .* targets: mass, heat. Add those that are not known as columns"
+    with pytest.raises(ValueError, match=told):
+        regressor.predict_given(inputs[:3], targets[["heat"]][:3].rename(columns={"heat": "warm"}))
+    with pytest.raises(ValueError, match=told):
+        regressor.predict_given(inputs[:3], Y[:3, 1:])
+
+
+def test_gaps_in_new_rows_are_told_with_what_to_do(framed):
+    regressor, inputs, _ = framed
+    gap = inputs[:3].copy()
+    gap.iloc[1, 2] = np.nan
+    told = (
+        "X, row 1, column 'z' is NaN, the only gap in the inputs: the model was fitted to inputs"
+        ' without gaps. .* fit again with missing_inputs="fill".'
+    )
+    with pytest.raises(ValueError, match=told):
+        regressor.predict(gap)
+
+
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_arrays_in_arrays_out_also_after_frames(framed):
     regressor, inputs, _ = framed

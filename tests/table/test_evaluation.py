@@ -94,6 +94,7 @@ def test_comparison_as_json_and_as_text(scores):
     lines = comparison.comparison_lines(found)
     assert lines[0] == "18 rows, 2 folds"
     assert len({len(line) for line in lines[2:6]}) == 1 and len(lines) == 10
+    assert lines[9].startswith("Lowest joint NLPD: ")
     assert "RMSE a" in lines[2] and f"{scores[COOL].joint_nlpd:.3f}" in lines[3]
     assert lines[7] == (
         f"Cool-MTGP against independent GPs: better, joint NLPD per row lower by {gain.mean:.3f}"
@@ -104,6 +105,17 @@ def test_comparison_as_json_and_as_text(scores):
 def scored(arrmse, nlpd, errors):
     rows = np.array(nlpd), np.array(errors)
     return MethodScores(np.ones(1), arrmse, float(rows[0].mean()), *rows, 1.0)
+
+
+@pytest.mark.parametrize("other, clear", [([3.1, 2.9, 3.0], False), ([5.0, 5.1, 4.9], True)])
+def test_one_target_has_nothing_to_couple(other, clear):
+    scores = {COOL: scored(0.4, [3.0, 3.1, 2.9], [0.1] * 3)}
+    scores[INDEPENDENT] = scored(0.3, other, [0.1] * 3)
+    lines = comparison.comparison_lines(comparison.comparison(scores, ["a"], 3, 2))
+    assert lines.count("There is one target, and so nothing to couple.") == 1
+    lowest = "Lowest joint NLPD: Cool-MTGP. Lowest aRRMSE: independent GPs."
+    assert (lines[-1] == lowest) is clear
+    assert any(line.startswith("Lowest") for line in lines) is clear
 
 
 def test_a_transform_is_judged_by_densities_and_by_means():

@@ -82,6 +82,26 @@ def test_a_header_is_no_formula_in_a_spreadsheet(tmp_path):
     assert read_table(tmp_path / "p.parquet").names == ["=1+1"]
 
 
+def test_points_among_decimal_commas(tmp_path):
+    text = "a;b;c;d\n1,5;12.5;1.376;x1.5\n2;1.376;740;1.376\n"
+    table = read_table(write(tmp_path / "data.csv", text), decimal=",")
+    assert_array_equal(table.numbers(["a", "b"]), [[1.5, 12.5], [2.0, 1.376]])
+    with pytest.raises(TableError, match=r"row 1 \(line 2\), column 'c': '1.376' has a point"):
+        table.numbers(["c"])
+    assert table.cells_of(["c"], ["c"]) == {"c": ["1.376", "740"]}
+    assert table.as_written().columns["a"] == ("1,5", "2") and table.columns["a"] == ["1.5", "2"]
+    assert_array_equal(read_table(tmp_path / "data.csv").numbers(["c"]), [[1.376], [740.0]])
+
+
+@pytest.mark.parametrize("text", ["a;b\n1,5;2e-05\n", 'a,b\n"1,5",2e-05\n', "a|b\n1,5|2e-05\n"])
+def test_what_has_decimal_commas_is_written_with_them(tmp_path, text):
+    for encoding in ("utf-8", "utf-8-sig"):
+        table = read_table(write(tmp_path / "data.csv", text, encoding), decimal=",")
+        numbers = dict(zip("ab", table.numbers(["a", "b"]).T, strict=True))
+        write_table(tmp_path / "out.csv", numbers, table.style)
+        assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "data.csv").read_bytes()
+
+
 def test_only_columns_that_are_asked_for_must_be_numbers(tmp_path):
     table = read_table(write(tmp_path / "data.csv", "id,a,b\nx1,1,\nx2,2,4\n"))
     assert_array_equal(table.numbers(["a"]), [[1.0], [2.0]])
@@ -109,6 +129,22 @@ MISTAKES = {
     "decimal comma": (
         "a;b\n1;2,5\n",
         "'2,5' is not a number.*Write numbers with a decimal point",
+        "b",
+    ),
+    "dash": ("a,b\n1,2\n3,-\n", "'-' is not a number.* Leave it empty if the value is mi", "b"),
+    "thousands": (
+        'a,b\n1,"5,069.00"\n',
+        "'5,069.00' is not a number. .*Write numbers without separators of thousands.",
+        "b",
+    ),
+    "thousands or decimals": (
+        'a,b\n1,"5,069"\n',
+        "If the comma separates thousands, remove it; if it is a decimal mark, say --decimal ','.",
+        "b",
+    ),
+    "words": (
+        "a,b\n1,no\n2,\n3,yes\n",
+        "'no' is not a number, nor is any other cell of the column. Targets must be numbers; a",
         "b",
     ),
     "empty": (

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
@@ -22,7 +21,6 @@ from gpflow_cool.table.parameters import (
 from gpflow_cool.table.summary import (
     CAVEAT,
     caveat_lines,
-    far_rows,
     fit_lines,
     fit_summary,
     known_noise_correlation,
@@ -223,14 +221,8 @@ def test_the_caveat_stands_beside_the_scores(small_regressor):
     assert found["leave_one_out"]["duplicate_rows"] == 0
     assert CAVEAT in report_page(small_regressor, "m")
     assert not any("No row" in line for line in fit_lines(found))
-
-
-def test_far_rows_are_those_with_the_prior_s_variance(small_regressor):
-    table = pd.DataFrame([[0.0, 4.0], [1e3, 4.0], [-1e3, 4.0]], columns=["depth", "lamp"])
-    assert far_rows(small_regressor, table) == 2
-    assert far_rows(small_regressor, table[:1]) == 0
-    variance = small_regressor.predict(table, True, include_noise=False)[1].to_numpy() ** 2
-    assert_allclose(variance[1:], [np.diagonal(small_regressor.task_covariance_)] * 2, rtol=1e-6)
+    assert found["constant_inputs"] == {"lamp": "4"}
+    assert sum(line.startswith("Input 'lamp' is 4 in every row:") for line in fit_lines(found)) == 1
 
 
 def test_of_many_names_the_first_are_listed():

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from gpflow_cool import CoolMTGP
+from gpflow_cool.training.remarks import note_of_floor, remark_lines
+from gpflow_cool.training.vector import lower_bound
 
 
 def test_noise_at_its_bound_is_told_in_the_history(rng):
@@ -23,6 +25,21 @@ def test_fewer_lengthscales_are_advised_where_there_are_several():
     kernel = gpflow.kernels.SquaredExponential(lengthscales=[1.0, 1.0])
     message = CoolMTGP((X, Y), kernel + gpflow.kernels.Linear()).fit(verbose=0, steps=30).message
     assert "Score it on rows held out, or try fewer lengthscales" in message
+
+
+def test_noise_inside_the_kernel_is_told_where_it_takes_that_of_the_model(rng):
+    X = rng.uniform(size=[30, 1])
+    Y = np.hstack([np.sin(6 * X), np.cos(6 * X)]) + 0.1 * rng.normal(size=[30, 2])
+    kernel = gpflow.kernels.SquaredExponential() + gpflow.kernels.White()
+    model = CoolMTGP((X, Y), kernel)
+    model.sigma2.assign(np.full(2, lower_bound(model.sigma2)))
+    (line,) = remark_lines(note_of_floor(model))
+    assert line == (
+        "Beware: the noise, sigma2, of every task is at its lower bound: the kernel contains White,"
+        " noise that competes with Sigma. Leave White out: the model has noise of its own."
+    )
+    model.sigma2.assign([0.1, 0.1])
+    assert note_of_floor(model) == ""
 
 
 def test_the_first_task_has_none_before_it(rng):
