@@ -14,10 +14,24 @@ from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")
 
-WHOLE = {"integration", "properties", "table", "selection", "report"}
+WHOLE = {"integration", "properties", "table", "selection", "report"} | {
+    f"test_{name}.py"
+    for name in (
+        "callbacks",
+        "competitors",
+        "exact_training",
+        "fit",
+        "growing",
+        "monitoring",
+        "monte_carlo_em",
+        "optimizers",
+        "relevance",
+        "trials",
+    )
+}
 """
-Folders whose tests call whole fits. Shapes are not checked there: tests of what they call do that,
-and it takes a fifth of the time.
+Folders and files whose tests call whole fits. Shapes are not checked there: tests of what they call
+do that, and it takes a fifth of the time.
 """
 
 UNEXPLORED = {"integration", "table", "selection", "report", "saving"} | {
