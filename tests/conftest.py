@@ -1,6 +1,7 @@
 """Set before TensorFlow and matplotlib are imported by any test; fixtures that all tests share."""
 
 import os
+from contextlib import ExitStack
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Matrices are tiny here, and two workers share the cores: waking BLAS threads costs 20 times more.
@@ -13,11 +14,46 @@ from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")
 
-WHOLE = {"integration", "properties", "table", "selection", "report"}
+WHOLE = {"integration", "properties", "table", "selection", "report"} | {
+    f"test_{name}.py"
+    for name in (
+        "callbacks",
+        "competitors",
+        "exact_training",
+        "fit",
+        "growing",
+        "monitoring",
+        "monte_carlo_em",
+        "optimizers",
+        "relevance",
+        "trials",
+    )
+}
 """
-Folders whose tests call whole fits. Shapes are not checked there: tests of what they call do that,
-and it takes a fifth of the time.
+Folders and files whose tests call whole fits. Shapes are not checked there: tests of what they call
+do that, and it takes a fifth of the time.
 """
+
+UNEXPLORED = {"integration", "table", "selection", "report", "saving"} | {
+    f"test_{name}.py"
+    for name in (
+        "callbacks",
+        "checkpoint",
+        "coregion",
+        "maps",
+        "monitoring",
+        "monitoring_loops",
+        "monte_carlo_em",
+        "progress_bar",
+    )
+}
+"""
+Folders and files whose tests need a fit, but not the best one. Where rows are few a fit also looks
+for other optima, which takes as long again: `training/`, `models/` and `properties/` test that.
+"""
+
+EXPLORED = {"test_pages.py", "test_tutorials.py"}
+"""They show what a user would see."""
 
 
 @pytest.fixture
@@ -41,6 +77,23 @@ def small_regressor():
     )
 
 
+@pytest.fixture
+def explored(monkeypatch):
+    """Fits look for other optima, for a test in `UNEXPLORED` that needs the best fit."""
+    from gpflow_cool.training.trials import FEW_ROWS
+
+    monkeypatch.setattr("gpflow_cool.training.fit.FEW_ROWS", FEW_ROWS)
+
+
+@pytest.fixture
+def few_kernels(monkeypatch):
+    """Three kernels to choose among, where it does not matter that there are eight."""
+    from gpflow_cool.selection.candidates import CANDIDATES
+
+    few = {name: CANDIDATES[name] for name in ("se", "matern32", "linear")}
+    monkeypatch.setattr("gpflow_cool.selection.candidates.CANDIDATES", few)
+
+
 def pytest_collection_modifyitems(items):
     """Whole commands, studies, tutorials, worker processes and random data sets are slow."""
     for item in items:
@@ -50,8 +103,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Run a test with its fixtures; those of whole fits without checks of shapes."""
-    if WHOLE & set(item.path.parts):
-        with disable_check_shapes():
-            return (yield)
-    return (yield)
+    """Run a test with its fixtures; whole fits without checks of shapes and other optima."""
+    parts = set(item.path.parts)
+    with ExitStack() as stack:
+        if WHOLE & parts:
+            stack.enter_context(disable_check_shapes())
+        if UNEXPLORED & parts and not EXPLORED & parts:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr("gpflow_cool.training.fit.FEW_ROWS", 0)
+        return (yield)

@@ -1,8 +1,6 @@
 """The demo, run as a user runs it: its numbers computed again, its figures looked into."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import commands
@@ -147,17 +145,3 @@ def test_impossible_folder_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     line = commands.mistake("demo", "--out", tmp_path / "file" / "figures")
     assert "file is not a folder: choose another place" in line
-
-
-def test_demo_needs_no_scikit_learn(tmp_path):
-    """`make demo` installs the package without its extras."""
-    code = (
-        "import sys\n"
-        "sys.modules['sklearn'] = sys.modules['pandas'] = None\n"
-        "from gpflow_cool.cli.commands import main\n"
-        "main(['demo', '--out', sys.argv[1]], prog_name='gpflow-cool')\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "out")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert (tmp_path / "out" / "level_curves.png").is_file()

@@ -59,57 +59,6 @@ def test_loss_under_a_strategy_equals_that_without(rng):
         assert_close(a, e, rtol=1e-10)
 
 
-TWO_DEVICES = """
-import json
-import numpy as np
-import tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-import gpflow
-from gpflow_cool import SparseCoolMTGP
-from gpflow_cool.lowrank.rows import ArrayRows
-
-class CountedRows(ArrayRows):
-    read = 0
-
-    def chunks(self, num_shards=1, shard=0):
-        for X, Y in super().chunks(num_shards, shard):
-            self.read += len(X)
-            yield X, Y
-
-rng = np.random.default_rng(7)
-X, Y = rng.normal(size=(3000, 2)), rng.normal(size=(3000, 3))
-results = []
-for strategy in (None, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    rows = CountedRows(X, Y, 100)
-    model = SparseCoolMTGP(rows, gpflow.kernels.Matern52(), X[:7], strategy=strategy)
-    read = rows.read
-    evaluation = model.streamed_loss().evaluate()
-    parts = [model.scales, model.data[0], model.b, *evaluation.gradients, evaluation.loss]
-    results.append([read, *np.concatenate([np.ravel(part) for part in parts]).tolist()])
-Y[2222, 1] = np.inf
-try:
-    SparseCoolMTGP((X, Y), gpflow.kernels.Matern52(), X[:7], chunk_rows=100, strategy=strategy)
-except ValueError as error:
-    results.append(str(error))
-print(json.dumps(results))
-"""
-
-
-@pytest.mark.slow
-def test_two_devices_share_the_pass_that_builds_a_model():
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])}
-    command = [sys.executable, "-c", TWO_DEVICES]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr[-3000:]
-    alone, shared, error = json.loads(result.stdout.splitlines()[-1])
-    assert alone[0] == shared[0] == 3000 + 100  # every row once, and the first chunk
-    assert_allclose(shared, alone, rtol=1e-9, atol=1e-12)
-    assert error.startswith("Y[2222, 1] is inf. Every entry must be finite")
-
-
 class Broken:
     """A strategy whose other worker is gone."""
 

@@ -129,13 +129,12 @@ def test_nobody_else_is_warned(holes):
 
 @pytest.mark.slow
 def test_a_fit_with_missing_targets_repeats_itself(holes):
-    models = [CoolMTGP(holes, SquaredExponential()) for _ in range(4)]
-    for model, options in zip(models, [{}, {}, {"seed": 0}, {"seed": 1}], strict=True):
-        model.fit(rounds=3, steps=3, tolerance=0.0, verbose=0, **options)
+    models = [CoolMTGP(holes, SquaredExponential()) for _ in range(3)]
+    for model, options in zip(models, [{}, {"seed": 0}, {"seed": 1}], strict=True):
+        model.fit(rounds=2, steps=3, tolerance=0.0, verbose=0, **options)
     draws = [model.completions.numpy() for model in models]
     assert_array_equal(draws[0], draws[1])
-    assert_array_equal(draws[0], draws[2])
-    assert np.abs(draws[0] - draws[3]).max() > 1e-3
+    assert np.abs(draws[0] - draws[2]).max() > 1e-3
     assert_array_equal(models[0].kernel.lengthscales, models[1].kernel.lengthscales)
 
 

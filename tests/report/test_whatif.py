@@ -138,6 +138,7 @@ def test_inverse_transforms(parts):
     assert_allclose(json.loads(found), transform.inverse(z), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.usefixtures("explored")
 def test_constant_inputs_and_one_target():
     X, Y = make_table(12, T=1)
     X[:, 1] = 7.0

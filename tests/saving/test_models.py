@@ -1,9 +1,11 @@
-"""Every model, saved and loaded: the same predictions to the last bit, or a clear error."""
+"""
+Every model, saved and loaded: the same predictions to the last bit, or a clear error.
+
+A new process loads one in `models/test_cool_graphs.py`.
+"""
 
 import inspect
 import os
-import subprocess
-import sys
 import warnings
 
 import gpflow
@@ -143,27 +145,6 @@ def test_no_option_is_forgotten(model, options):
     """Whoever adds an option to a model: save it in to_document, restore it in from_document."""
     parameters = inspect.signature(model).parameters.values()
     assert {p.name for p in parameters if p.kind == p.KEYWORD_ONLY} == options
-
-
-@pytest.mark.slow
-def test_a_new_process_predicts_the_same(data, rng, tmp_path):
-    kernel = K.SquaredExponential() * K.Periodic(K.Matern52(active_dims=[0]), period=2.0)
-    model = perturbed(CoolMTGP(data, kernel), rng)
-    model.save(tmp_path / "model")
-    Xnew = rng.normal(size=[4, 2])
-    np.save(tmp_path / "Xnew.npy", Xnew)
-    code = (
-        "import sys, numpy as np\n"
-        "from gpflow_cool.loading import load\n"
-        "folder = sys.argv[1]\n"
-        "mean, cov = load(folder + '/model').predict_f_full_cov(np.load(folder + '/Xnew.npy'))\n"
-        "np.savez(folder + '/out.npz', mean=mean, cov=cov)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
-    mean, cov = model.predict_f_full_cov(Xnew)
-    with np.load(tmp_path / "out.npz") as there:
-        np.testing.assert_allclose(there["mean"], mean, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(there["cov"], cov, rtol=1e-10, atol=1e-12)
 
 
 def test_data_that_may_change_stays_so(data, tmp_path):

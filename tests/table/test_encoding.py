@@ -234,6 +234,7 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, tmp_path):
         same.predict(new.assign(hue="teal"))
 
 
+@pytest.mark.usefixtures("explored")
 def test_rows_with_gaps_are_left_out():
     complete = FRAME["x"].notna()
     with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):

@@ -104,6 +104,7 @@ def test_a_named_kernel_gets_shrunk_relevance_and_an_object_stays(tables):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_kernels")
 def test_inducing_points_and_a_sample_of_rows(tables, monkeypatch):
     monkeypatch.setattr("gpflow_cool.table.choices.ROWS_OF_CHOICE", 24)
     X, Y = tables
@@ -114,6 +115,7 @@ def test_inducing_points_and_a_sample_of_rows(tables, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_kernels")
 def test_callbacks_see_the_training(tables):
     from gpflow.keras import tf_keras
 

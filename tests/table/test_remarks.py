@@ -72,6 +72,7 @@ def test_a_saved_estimator_says_what_the_fit_has_said(name, rng, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Beware")
+@pytest.mark.usefixtures("explored")
 def test_the_chain_behind_an_average_is_that_of_the_fit(rng):
     X, Y = crowded(rng)
     averaged, own = (CoolMTGPRegressor("se", ard=False, orders=n).fit(X, Y) for n in (8, 1))

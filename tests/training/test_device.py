@@ -1,5 +1,7 @@
 """Training as on a GPU: what is N x N stays on the device."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -141,12 +143,73 @@ def test_nothing_of_ours_is_compiled_by_xla():
         assert "jit_compile" not in path.read_text(), path
 
 
+# Two logical devices, in one process for all tests -----------------------------------------------
+
 LOGICAL = """
+import json
+import numpy as np
 import tensorflow as tf
+
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-import gpflow, numpy as np
-from gpflow_cool import CoolMTGP, linalg
+
+import gpflow
+from gpflow_cool import CoolMTGP, SparseCoolMTGP, linalg
+from gpflow_cool.lowrank.rows import ArrayRows
+"""
+
+AGREE = """
+rng = np.random.default_rng(7)
+X, Y = rng.normal(size=(15, 2)), rng.normal(size=(15, 3))
+results = {}
+for engine in ["spectral", "cholesky"]:
+    for device in ["CPU:0", "CPU:1"]:
+        with tf.device(device):
+            model = CoolMTGP((X, Y), gpflow.kernels.Matern52(), engine=engine)
+
+            def evaluate():
+                with tf.device(device), tf.GradientTape() as tape:
+                    loss = model.training_loss()
+                return loss, tape.gradient(loss, model.trainable_variables)
+
+            for name, function in [("eager", evaluate), ("graph", tf.function(evaluate))]:
+                loss, gradients = function()
+                flat = np.concatenate([np.ravel(g) for g in gradients])
+                results[f"{engine} {device} {name}"] = [loss.numpy().item(), *flat.tolist()]
+            mean, var = tf.function(model.predict_f)(X[:4])
+            results[f"predict {engine} {device}"] = np.ravel([mean, var]).tolist()
+            assert model.b.unconstrained_variable.device.endswith(device)
+print(json.dumps(results))
+"""
+
+SHARED = """
+class CountedRows(ArrayRows):
+    read = 0
+
+    def chunks(self, num_shards=1, shard=0):
+        for X, Y in super().chunks(num_shards, shard):
+            self.read += len(X)
+            yield X, Y
+
+rng = np.random.default_rng(7)
+X, Y = rng.normal(size=(3000, 2)), rng.normal(size=(3000, 3))
+results = []
+for strategy in (None, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    rows = CountedRows(X, Y, 100)
+    model = SparseCoolMTGP(rows, gpflow.kernels.Matern52(), X[:7], strategy=strategy)
+    read = rows.read
+    evaluation = model.streamed_loss().evaluate()
+    parts = [model.scales, model.data[0], model.b, *evaluation.gradients, evaluation.loss]
+    results.append([read, *np.concatenate([np.ravel(part) for part in parts]).tolist()])
+Y[2222, 1] = np.inf
+try:
+    SparseCoolMTGP((X, Y), gpflow.kernels.Matern52(), X[:7], chunk_rows=100, strategy=strategy)
+except ValueError as error:
+    results.append(str(error))
+print(json.dumps(results))
+"""
+
+FITTED = """
 rng = np.random.default_rng(0)
 X = rng.uniform(size=(30, 1))
 Y = np.sin(6 * X) + 0.1 * rng.normal(size=(30, 2))
@@ -162,9 +225,40 @@ for gpu in (False, True):
     ends.append(np.hstack([mean, variance]))
 np.testing.assert_allclose(*ends, rtol=1e-5, atol=1e-6)
 """
+"""With the timed trial, as where there is a GPU: the last, since it changes what is said of one."""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What each part prints."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] = str(Path(gpflow_cool.__file__).parents[1])
+    command = [sys.executable, "-c", LOGICAL + AGREE + SHARED + FITTED + "print('fitted')"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.splitlines()[-3:]
 
 
 @pytest.mark.slow
-def test_on_a_second_logical_device():
-    """With the timed trial, as where there is a GPU."""
-    subprocess.run([sys.executable, "-c", "import gpflow_cool\n" + LOGICAL], check=True)
+def test_two_logical_devices_agree(printed):
+    results = json.loads(printed[0])
+    assert len(results) == 12
+    predictions = [value for name, value in results.items() if name.startswith("predict")]
+    objectives = [value for name, value in results.items() if not name.startswith("predict")]
+    for values in [predictions, objectives]:
+        for value in values[1:]:
+            assert_allclose(value, values[0], rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_two_devices_share_the_pass_that_builds_a_model(printed):
+    alone, shared, error = json.loads(printed[1])
+    assert alone[0] == shared[0] == 3000 + 100  # every row once, and the first chunk
+    assert_allclose(shared, alone, rtol=1e-9, atol=1e-12)
+    assert error.startswith("Y[2222, 1] is inf. Every entry must be finite")
+
+
+@pytest.mark.slow
+def test_on_a_second_logical_device(printed):
+    """The part that fits has asserted it."""
+    assert printed[2] == "fitted"
