@@ -14,24 +14,33 @@ from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")
 
-WHOLE = {"integration", "properties", "table", "selection", "report"} | {
+WHOLE = {"integration", "properties", "table", "selection", "report", "saving"} | {
     f"test_{name}.py"
     for name in (
         "callbacks",
         "competitors",
+        "cool_graphs",
+        "cool_kernels",
+        "coregion",
+        "docstrings",
+        "exact_settings",
         "exact_training",
         "fit",
+        "graphs",
         "growing",
+        "in_memory",
         "monitoring",
+        "monitoring_loops",
         "monte_carlo_em",
         "optimizers",
+        "profiled_optima",
         "relevance",
         "trials",
     )
 }
 """
-Folders and files whose tests call whole fits. Shapes are not checked there: tests of what they call
-do that, and it takes a fifth of the time.
+Folders and files whose tests call whole fits or many methods of a model. Shapes are not checked
+there: tests of what they call do that, and it takes a fifth of the time.
 """
 
 UNEXPLORED = {"integration", "table", "selection", "report", "saving"} | {
@@ -85,13 +94,15 @@ def explored(monkeypatch):
     monkeypatch.setattr("gpflow_cool.training.fit.FEW_ROWS", FEW_ROWS)
 
 
-@pytest.fixture
-def few_kernels(monkeypatch):
+@pytest.fixture(scope="module")
+def few_kernels():
     """Three kernels to choose among, where it does not matter that there are eight."""
     from gpflow_cool.selection.candidates import CANDIDATES
 
     few = {name: CANDIDATES[name] for name in ("se", "matern32", "linear")}
-    monkeypatch.setattr("gpflow_cool.selection.candidates.CANDIDATES", few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpflow_cool.selection.candidates.CANDIDATES", few)
+        yield
 
 
 def pytest_collection_modifyitems(items):

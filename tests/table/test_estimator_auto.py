@@ -12,6 +12,8 @@ from gpflow_cool.selection.choice import KernelTable
 from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table.learned import table_from_json, table_to_json
 
+pytestmark = pytest.mark.usefixtures("few_kernels")
+
 
 @pytest.fixture(scope="module")
 def tables():
@@ -26,7 +28,7 @@ def tables():
 
 
 @pytest.fixture(scope="module")
-def regressor(tables):
+def regressor(tables, few_kernels):
     return CoolMTGPRegressor(orders=1).fit(*tables)
 
 
@@ -104,7 +106,6 @@ def test_a_named_kernel_gets_shrunk_relevance_and_an_object_stays(tables):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_kernels")
 def test_inducing_points_and_a_sample_of_rows(tables, monkeypatch):
     monkeypatch.setattr("gpflow_cool.table.choices.ROWS_OF_CHOICE", 24)
     X, Y = tables
@@ -115,7 +116,6 @@ def test_inducing_points_and_a_sample_of_rows(tables, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_kernels")
 def test_callbacks_see_the_training(tables):
     from gpflow.keras import tf_keras
 
