@@ -14,33 +14,10 @@ from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")
 
-WHOLE = {"integration", "properties", "table", "selection", "report", "saving"} | {
-    f"test_{name}.py"
-    for name in (
-        "callbacks",
-        "competitors",
-        "cool_graphs",
-        "cool_kernels",
-        "coregion",
-        "docstrings",
-        "exact_settings",
-        "exact_training",
-        "fit",
-        "graphs",
-        "growing",
-        "in_memory",
-        "monitoring",
-        "monitoring_loops",
-        "monte_carlo_em",
-        "optimizers",
-        "profiled_optima",
-        "relevance",
-        "trials",
-    )
-}
+WHOLE = {"integration", "properties", "table", "selection", "report"}
 """
-Folders and files whose tests call whole fits or many methods of a model. Shapes are not checked
-there: tests of what they call do that, and it takes a fifth of the time.
+Folders whose tests call whole fits. Shapes are not checked there: tests of what they call do that,
+and it takes a fifth of the time.
 """
 
 UNEXPLORED = {"integration", "table", "selection", "report", "saving"} | {
