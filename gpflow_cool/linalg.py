@@ -8,6 +8,7 @@ diagonal (:func:`cholesky_beyond_rounding`).
 """
 
 import functools
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -57,11 +58,14 @@ def threads_for(size: int) -> AbstractContextManager[Any]:
     One thread for linear algebra within the context, if matrices are small.
 
     NumPy and SciPy each bring a BLAS with threads of its own. Idle threads of one keep those of the
-    other waiting, for several times as long as small matrices take if the machine is busy.
+    other waiting, for several times as long as small matrices take if the machine is busy. The
+    number belongs to the process: other threads than the main one leave it as it is.
 
     :param size: That of the largest matrix: rows or tasks.
     """
-    return blas_libraries().limit(limits=1) if size <= SMALL_MATRIX else nullcontext()
+    if size > SMALL_MATRIX or threading.current_thread() is not threading.main_thread():
+        return nullcontext()
+    return blas_libraries().limit(limits=1)
 
 
 def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:

@@ -1,5 +1,7 @@
 """Small matrices get one thread, and others what they had."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import gpflow
 import numpy as np
 import pytest
@@ -45,3 +47,14 @@ def test_a_fit_of_few_rows_has_one_thread(num_threads, rng):
     CoolMTGP((X, np.hstack([X, X**2])), gpflow.kernels.Matern52()).fit(callbacks=[Look()])
     assert seen and all(found == {1} for found in seen)
     assert num_threads() == {2}
+
+
+def test_other_threads_leave_it_as_it_is(num_threads):
+    """They may overlap: the last one to leave would restore what the first one had set."""
+
+    def inside():
+        with threads_for(1):
+            return num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(inside).result() == {2}

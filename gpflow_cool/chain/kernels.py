@@ -134,7 +134,7 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     rounding, largest = tf.stop_gradient(epsilon * sums), LARGEST_DISTANCE * dtype.max
     lost = (r2 <= rounding) & (rounding >= SEEN_DISTANCE) | (sums > largest)
     r2 = tf.where(r2 <= rounding, tf.zeros_like(r2), r2)
-    places = tf.where(lost)  # nowhere, as a rule
+    places = tf.cast(tf.where(lost), tf.int32)  # nowhere, as a rule; Jacobians need int32
     direct = tf.reduce_sum(tf.square(differences_at(places, X, X2)), axis=-1)
     r2 = tf.tensor_scatter_nd_update(r2, places, tf.minimum(direct, largest))
     return tf.cast(r2, dtype)

@@ -18,6 +18,9 @@ from .likelihood import ROUNDING_UNITS, SMALLEST_RIDGE, ridge_of_systems
 MAX_RIDGES = 8
 """How often the diagonal may grow, tenfold each time, until there is a Cholesky factor."""
 
+SMALLEST_SIZE = 1e-270
+"""What an entry of the diagonal grows by may not underflow, where all targets are zero."""
+
 EPS = float(np.finfo(float).eps)
 
 
@@ -93,7 +96,7 @@ def cholesky(M: AnyNDArray, plus: float = 0.0) -> AnyNDArray:
     The Cholesky factor of M + plus I; the diagonal of M is overwritten.
 
     The diagonal grows by :func:`.likelihood.ridge_of_systems`, and by more where there is still no
-    factor.
+    factor. An entry may be zero, as that of a row in which all targets are.
 
     :param M: In Fortran's order; the lower triangle counts.
     """
@@ -101,7 +104,7 @@ def cholesky(M: AnyNDArray, plus: float = 0.0) -> AnyNDArray:
     diagonal += plus
     if np.max(diagonal, initial=0.0) * ROUNDING_UNITS * EPS * len(M) > SMALLEST_RIDGE:
         diagonal += ridge_of_systems(diagonal, len(M))
-    sizes = diagonal.copy()
+    sizes = np.maximum(diagonal, max(EPS * np.max(diagonal, initial=0.0), SMALLEST_SIZE))
     L, failed = dpotrf(M, lower=1)
     for number in range(MAX_RIDGES):
         if not failed:

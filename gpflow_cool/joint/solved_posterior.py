@@ -47,9 +47,9 @@ def cache_type(value: PrecomputeCacheType | str | None) -> PrecomputeCacheType:
     return PrecomputeCacheType(checks.option(str(value).lower(), "precompute_cache", names))
 
 
-def check_has_cache(kind: PrecomputeCacheType | None) -> None:
+def check_has_cache(kind: PrecomputeCacheType | str | None) -> None:
     """Refuse a posterior that was given more rows and is to solve anew in each call."""
-    if kind is PrecomputeCacheType.NOCACHE:
+    if kind is not None and cache_type(kind) is PrecomputeCacheType.NOCACHE:
         raise ValueError(
             "The posterior was conditioned on more rows, and what was computed of them is part of"
             " its cache: pass PrecomputeCacheType.TENSOR or VARIABLE, or condition a posterior of"

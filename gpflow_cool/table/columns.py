@@ -273,9 +273,10 @@ def with_all_targets(y: Any, names: Sequence[str]) -> Any:
     """A frame or series of some of the targets, by their names, with NaN for the others."""
     if is_series(y) and len(names) > 1 and str(y.name) in names:
         y = y.to_frame()
-    if not is_frame(y) or not set(map(str, y.columns)) <= set(names):
+    known = list(map(str, y.columns)) if is_frame(y) else []
+    if not known or len(set(known)) < len(known) or not set(known) <= set(names):
         return y
-    return y.set_axis(list(map(str, y.columns)), axis=1).reindex(columns=list(names))
+    return y.set_axis(known, axis=1).reindex(columns=list(names))
 
 
 def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:

@@ -355,7 +355,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]], style: TextSty
     Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all. Folders on
     the way are made.
 
-    In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it.
+    In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it. A file
+    with a character that the encoding lacks is written in UTF-8.
 
     :param style: Of CSV; by default commas between cells, and decimal points.
     """
@@ -367,7 +368,11 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]], style: TextSty
     header = [spreadsheet_text(name) for name in columns]
     writer = csv.writer(buffer, delimiter=style.separator, lineterminator="\n")
     writer.writerows([header, *zip(*cells, strict=True)])
-    write_with_folders(path, buffer.getvalue().encode(style.encoding, "backslashreplace"))
+    text = buffer.getvalue()
+    try:
+        write_with_folders(path, text.encode(style.encoding))
+    except UnicodeError:
+        write_with_folders(path, text.encode("utf-8", "backslashreplace"))
 
 
 def written_cells(column: Sequence[Any], style: TextStyle) -> list[Any]:

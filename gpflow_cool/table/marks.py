@@ -120,7 +120,9 @@ HINTS: dict[re.Pattern[str], Callable[[str], str]] = {
     re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"): lambda _: (
         "Write times of day as hours, 8.5 for 08:30, or with their date, as 2026-03-01 08:30."
     ),
-    re.compile(r"\d{4}-\d{1,2}"): lambda text: f"Write months with a day: {text}-01.",
+    re.compile(r"\d{4}-\d{1,2}"): lambda text: (
+        f"Write months with a day: {text[:5]}{text[5:]:>02}-01."
+    ),
     re.compile(r"[-\u2010-\u2015.*_/]+|missing|unknown", re.IGNORECASE): lambda _: (
         "Leave it empty if the value is missing."
     ),

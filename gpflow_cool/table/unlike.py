@@ -54,13 +54,20 @@ def row_lines(regressor: Any, X: AnyNDArray, far: AnyNDArray) -> list[str]:
 def constant_inputs(regressor: Any) -> dict[str, str]:
     """The columns that are the same in all training rows, and what they are."""
     X, _ = regressor.training_data()
-    found = {}
+    found: dict[str, str] = {}
+    if is_sample(regressor, X):
+        return found
     for coding, own in own_inputs(regressor):
         if coding.kind == "category" and len(coding.categories) == 1:
             found[coding.name] = coding.categories[0]
         elif coding.kind != "category" and all(never_changes(X[:, d]) for d in own):
             found[coding.name] = coding.shown(float(X[0, own[0]]))
     return found
+
+
+def is_sample(regressor: Any, X: AnyNDArray) -> bool:
+    """Whether these are some of the training rows: of a stream no others are left."""
+    return len(X) < regressor.model_.num_rows
 
 
 def never_changes(values: AnyNDArray) -> bool:
@@ -119,7 +126,9 @@ def far_lines(regressor: Any, X: AnyNDArray, far: AnyNDArray) -> list[str]:
 def outside_columns(regressor: Any, X: AnyNDArray) -> list[str]:
     """The columns that leave their range in training, farthest first, with both ranges in words."""
     trained, _ = regressor.training_data()
-    found = {}
+    found: dict[str, float] = {}
+    if is_sample(regressor, trained):
+        return []
     for coding, own in own_inputs(regressor):
         if coding.kind == "category":
             continue

@@ -185,10 +185,20 @@ def lbfgs(
     return Outcome(converged, message)
 
 
-def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate: Evaluate) -> None:
+def descend(
+    vector: ParameterVector,
+    unit: float,
+    run: Run,
+    steps: int,
+    evaluate: Evaluate,
+    *,
+    near: float = NEAR,
+) -> None:
     """
     A few steps of the same from the present parameters, until they come near the run's best ones.
     They are not recorded, but the run keeps the best parameters.
+
+    :param near: How near, in logarithms.
     """
     here = snapshot(run.state)
     run.restore_best()
@@ -199,7 +209,7 @@ def descend(vector: ParameterVector, unit: float, run: Run, steps: int, evaluate
     def advance(x: AnyNDArray) -> None:
         search.advance(x)
         distances = np.abs(unit * x - best)[vector.is_logarithm]
-        if run.model.stop_training or (distances.size and np.max(distances) < NEAR):
+        if run.model.stop_training or (distances.size and np.max(distances) < near):
             raise DescentEnded
 
     limits = {"gtol": unit * GRADIENT_TOLERANCE, "maxiter": steps, "maxfun": 2 * steps}

@@ -26,7 +26,7 @@ EM_TOLERANCE = 1e-4
 FIRST_STEP = {"profile": 0.5, "scipy": 1.0}
 """Length of L-BFGS's first step. In logarithms it is a half: good lengthscales are rarely far."""
 
-UNSOLVED_STEPS = 100
+UNSOLVED_STEPS = 200
 """How many steps L-BFGS takes over all parameters, where it is tried after training."""
 
 CACHED_EVALUATIONS = 5
@@ -118,14 +118,15 @@ def descend_unsolved(
     L-BFGS over all parameters from a start, as "scipy" does it; steps are not recorded.
 
     Where b is solved for it may vanish, and no gradient leads to a kernel with which there is a
-    signal. From a b that is not the best one, there may be such a gradient.
+    signal. From a b that is not the best one, there may be such a gradient. Near the best
+    parameters it goes on, as a valley may lead away from there.
     """
     loss = profile.unsolved()
     restore(run.state, start)
     evaluate = cached(model, loss.evaluate)
     choose_start(run, centre, evaluate)
     vector = ParameterVector(loss.parameters, logarithms=True)
-    descend(vector, FIRST_STEP["scipy"], run, UNSOLVED_STEPS, evaluate)
+    descend(vector, FIRST_STEP["scipy"], run, UNSOLVED_STEPS, evaluate, near=0.0)
 
 
 def loss_function(model: TrainableModel) -> Evaluate:

@@ -82,7 +82,7 @@ class ProfiledChain(Loss):
         self.by_inner = no_bound
         self.failure: Exception | None = None
 
-    def unsolved(self) -> "UnsolvedChain":
+    def unsolved(self) -> Loss:
         return UnsolvedChain(self)
 
     def evaluate(self) -> Evaluation:
@@ -353,14 +353,16 @@ class UnsolvedChain(Loss):
         model, solves = profile.model, (profile.solves_b, profile.solves_sigma2)
         pairs = enumerate(zip((model.b, model.sigma2), solves, strict=True))
         self.solved = {column: p for column, (p, is_solved) in pairs if is_solved}
-        self.parameters = [*profile.parameters, *self.solved.values()]
+        known = {id(p) for p in (*profile.parameters, *self.solved.values())}
+        self.parameters = [p for p in model.trainable_parameters if id(p) in known]
 
     def evaluate(self) -> Evaluation:
-        evaluation = self.profile.evaluate_held()
-        by_inner = self.profile.by_inner
-        slopes = {column: np.exp(log_slope(p)) for column, p in self.solved.items()}
-        others = [-by_inner[:, column] * slope for column, slope in slopes.items()]
-        return evaluation._replace(gradients=[*evaluation.gradients, *others])
+        evaluation, by_inner = self.profile.evaluate_held(), self.profile.by_inner
+        names = map(id, self.profile.parameters)
+        gradients = dict(zip(names, evaluation.gradients, strict=True))
+        for column, p in self.solved.items():
+            gradients[id(p)] = -by_inner[:, column] * np.exp(log_slope(p))
+        return evaluation._replace(gradients=[gradients[id(p)] for p in self.parameters])
 
 
 def compiled_if_possible(computation: Computation) -> Computation:

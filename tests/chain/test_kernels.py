@@ -297,3 +297,16 @@ def test_a_rational_quadratic_kernel_keeps_its_digits_where_alpha_is_large(alpha
     expected = 1.7 * np.vectorize(Decimal.exp, otypes=[object])(logs).astype(float)
     np.testing.assert_allclose(kernel_matrix(kernel, X), expected, rtol=1e-14)
     np.testing.assert_allclose(kernel_matrix(kernel, X, X[:3]), expected[:, :3], rtol=1e-14)
+
+
+def test_jacobians_and_vectorized_maps_of_distances(rng):
+    X, X2 = tf.constant(rng.normal(size=(3, 2))), tf.constant(rng.normal(size=(4, 2)))
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        r2 = squared_distances(X, X2)
+    expected = np.zeros([3, 4, 3, 2])
+    for i in range(3):
+        expected[i, :, i] = 2.0 * (X[i] - X2)
+    np.testing.assert_allclose(tape.jacobian(r2, X), expected, rtol=1e-12)
+    mapped = tf.vectorized_map(lambda x: squared_distances(x[None], X2)[0], X)
+    np.testing.assert_allclose(mapped, r2, rtol=1e-12)

@@ -265,6 +265,15 @@ def test_a_singular_matrix_gets_a_factor():
         cholesky(-np.eye(2))
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e12, 0.0])
+def test_a_row_in_which_all_targets_are_zero_gets_a_factor(size):
+    """Two rows of standardised targets are (1, -1), whose sum, in the eigenbasis, is zero."""
+    M = size * np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 1.0, 1.0]], order="F")
+    expected = M.copy()
+    L = cholesky(M)
+    np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, expected, atol=1e-13 * size + 1e-250)
+
+
 def test_copies_at_a_scale_that_swallows_the_identity(rng):
     """I + G is singular to rounding then; the terms are still those of single tasks."""
     p = random_problem(rng, 12, 2)
