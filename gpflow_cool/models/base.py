@@ -269,6 +269,7 @@ class MultitaskModel(Saveable, TrainableModel):
     def _given(
         self, Xnew: InputData, Ynew: InputData, full_output_cov: bool, *, noise: bool
     ) -> MeanAndVariance:
+        Xnew, Ynew = checks.known_data(Xnew, Ynew, self._num_inputs, self.num_tasks, self.dtype)
         mean, cov = self._uncached().predict_given(Xnew, Ynew, noise=noise)
         return mean, cov if full_output_cov else tf.linalg.diag_part(cov)
 
