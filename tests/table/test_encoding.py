@@ -136,6 +136,7 @@ def test_unknown_categories_get_a_word():
         ([f"{i}.6%" for i in range(11)], "Write per cent without the sign: 0.6. Or leave the col"),
         ([f"00:{i + 10}" for i in range(11)], "Write times of day as hours, 8.5 for 08:30, or wi"),
         ([f"20{i + 10}-01" for i in range(11)], "Write months with a day: 2010-01-01. Or leave"),
+        ([f"20{i + 10}-3" for i in range(11)], "Write months with a day: 2010-03-01. Or leave"),
         (["1", "2", "-"], "'-' is not a number, .* Leave it empty if the value is missing."),
     ],
 )

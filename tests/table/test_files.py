@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from gpflow_cool.table.files import TableError, check_output, read_table, write_table
+from gpflow_cool.table.marks import TextStyle
 
 VALUES = np.array([[1.0, -2.5, 3e-7], [4.0, 5.0, 6.25]])
 NAMES = ["a", "b c", "ü"]
@@ -222,3 +223,11 @@ def test_where_may_be_written(tmp_path):
     ]:
         with pytest.raises(TableError, match=message):
             check_output(path, [".csv", ".parquet"], False)
+
+
+def test_characters_that_the_encoding_lacks_are_written_in_utf8(tmp_path):
+    path = tmp_path / "out.csv"
+    write_table(path, {"ü": [1.5]}, TextStyle(";", ",", "latin-1"))
+    assert path.read_bytes() == "ü\n1,5\n".encode("latin-1")
+    write_table(path, {"Δ": [1.5]}, TextStyle(";", ",", "latin-1"))
+    assert path.read_text(encoding="utf-8") == "Δ\n1,5\n"

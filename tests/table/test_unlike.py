@@ -37,6 +37,16 @@ def test_columns_that_leave_their_range_or_change_at_last_are_named(small_regres
     assert far.endswith("the predictions are what they were before any data.")
 
 
+def test_nothing_is_said_of_all_rows_where_some_are_left(small_regressor, monkeypatch):
+    """A stream leaves a sample: a column may change in rows that are gone."""
+    X = np.array([[1e3, 6.0]])
+    assert constant_inputs(small_regressor) == {"lamp": "4"}
+    assert len(outside_columns(small_regressor, X)) == 1
+    monkeypatch.setattr(type(small_regressor.model_), "num_rows", 10**6)
+    assert constant_inputs(small_regressor) == {}
+    assert outside_columns(small_regressor, X) == []
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     """A saved estimator with dates, categories, a constant of each kind, and gaps."""
