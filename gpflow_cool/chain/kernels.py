@@ -40,8 +40,11 @@ METHODS_OF_INPUTS = (
 )
 """Methods of such kernels that see inputs; all others see differences or distances."""
 
-SEEN_DISTANCE = 1e-4
-"""A squared distance, in units of the lengthscales, that a covariance shows."""
+LARGEST_ERROR = 1e-8
+"""
+Of a squared distance in units of the lengthscales, or relative to it where that is larger: with
+1e-6, covariances of rows in two groups far apart are wrong by 4e-8, with 1e-4 they are indefinite.
+"""
 
 LARGEST_DISTANCE = 1e-8
 """The largest squared distance, of the largest number: kernels of it are still numbers."""
@@ -114,10 +117,10 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
     :math:`|x - x'|^2`, where what may be rounding alone is 0.
 
     With :math:`s = |x|^2 + |x'|^2`, the difference :math:`s - 2 x^T x'` has an error of up to
-    :math:`(D + 3) \epsilon s`. Rows that are not farther apart than that count as equal, unless
-    that is a hundredth or more, or s is too large for a number: then their entries are subtracted
-    one by one. It is computed in float64: in float32, rows a thousandth of the range apart would
-    count as equal.
+    :math:`(D + 3) \epsilon s`. Rows that are not farther apart than that count as equal. Where the
+    error may exceed `LARGEST_ERROR`, as for rows in two groups that are thousands of lengthscales
+    apart, or where s is too large for a number, their entries are subtracted one by one. It is
+    computed in float64: in float32, rows a thousandth of the range apart would count as equal.
     """
     dtype = tf.convert_to_tensor(X).dtype
     X = tf.cast(X, tf.float64)
@@ -132,7 +135,7 @@ def squared_distances(X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
         r2 = sums - tf.tensordot(2.0 * X, X2, [[-1], [-1]])
     epsilon = (tf.cast(tf.shape(X)[-1], tf.float64) + 3.0) * np.finfo(np.float64).eps
     rounding, largest = tf.stop_gradient(epsilon * sums), LARGEST_DISTANCE * dtype.max
-    lost = (r2 <= rounding) & (rounding >= SEEN_DISTANCE) | (sums > largest)
+    lost = (rounding >= LARGEST_ERROR * tf.maximum(r2, 1.0)) | (sums > largest)
     r2 = tf.where(r2 <= rounding, tf.zeros_like(r2), r2)
     places = tf.cast(tf.where(lost), tf.int32)  # nowhere, as a rule; Jacobians need int32
     direct = tf.reduce_sum(tf.square(differences_at(places, X, X2)), axis=-1)
@@ -150,9 +153,18 @@ def differences_at(places: TensorType, X: TensorType, X2: TensorType | None) -> 
     """
     if X2 is None:
         second = tf.concat([places[:, :-2], places[:, -1:]], axis=1)
-        return tf.gather_nd(X, places[:, :-1]) - tf.gather_nd(X, second)
+        return rows_at(places[:, :-1], X) - rows_at(second, X)
     axes = tf.rank(X) - 1
-    return tf.gather_nd(X, places[:, :axes]) - tf.gather_nd(X2, places[:, axes:])
+    return rows_at(places[:, :axes], X) - rows_at(places[:, axes:], X2)
+
+
+@check_shapes("places: [P, axes]", "return: [P, D]")
+def rows_at(places: TensorType, X: TensorType) -> tf.Tensor:
+    """
+    tf.gather_nd(X, places), with one more axis: the gradient by a single one would be
+    IndexedSlices, which forward differentiation does not know.
+    """
+    return tf.gather_nd(X[None], tf.pad(places, [[0, 0], [1, 0]]))
 
 
 @check_shapes("r2: [any...]", "return: [any...]")

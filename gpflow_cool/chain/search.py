@@ -187,7 +187,7 @@ def highest(maxima: AnyNDArray, x: AnyNDArray, margin: float) -> Starts:
     """
     ranked = np.argsort(-maxima, axis=0, kind="stable")[:NUM_STARTS]  # [starts, T]
     values = np.take_along_axis(maxima, ranked, axis=0)
-    high = np.isfinite(values) & (values > values[0] - margin)
+    high = np.isfinite(values) & (values >= values[0] - margin)  # the margin may round to nothing
     tasks, numbers = np.nonzero(high.T)
     return Starts(tasks, x[ranked[numbers, tasks], tasks])
 

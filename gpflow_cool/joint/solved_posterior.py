@@ -48,12 +48,15 @@ def cache_type(value: PrecomputeCacheType | str | None) -> PrecomputeCacheType:
 
 
 def check_has_cache(kind: PrecomputeCacheType | str | None) -> None:
-    """Refuse a posterior that was given more rows and is to solve anew in each call."""
-    if kind is not None and cache_type(kind) is PrecomputeCacheType.NOCACHE:
+    """
+    Refuse another cache than tensors for a posterior that was given more rows: what was computed of
+    them are tensors, which neither calls that solve anew nor graphs with variables would update.
+    """
+    if kind is not None and cache_type(kind) is not PrecomputeCacheType.TENSOR:
         raise ValueError(
             "The posterior was conditioned on more rows, and what was computed of them is part of"
-            " its cache: pass PrecomputeCacheType.TENSOR or VARIABLE, or condition a posterior of"
-            " the model anew."
+            " its cache: pass PrecomputeCacheType.TENSOR, or condition a posterior of the model"
+            " anew."
         )
 
 

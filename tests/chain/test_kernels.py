@@ -310,3 +310,55 @@ def test_jacobians_and_vectorized_maps_of_distances(rng):
     np.testing.assert_allclose(tape.jacobian(r2, X), expected, rtol=1e-12)
     mapped = tf.vectorized_map(lambda x: squared_distances(x[None], X2)[0], X)
     np.testing.assert_allclose(mapped, r2, rtol=1e-12)
+
+
+def two_groups(rng, far):
+    """Rows in two groups that are so many lengthscales apart."""
+    return np.vstack([rng.uniform(0.0, 5.0, size=(12, 2)), far + rng.uniform(0.0, 5.0, (12, 2))])
+
+
+@pytest.mark.parametrize("make", [k.SquaredExponential, k.Matern12, k.RationalQuadratic])
+@pytest.mark.parametrize("far", [1e4, 1e6, 1e8, 1e10])
+def test_two_groups_far_apart_keep_the_distances_within_them(make, far, rng):
+    """Squares are 1e20 there, and distances 1. The inputs themselves have a last digit."""
+    kernel, X = make(), two_groups(rng, far)
+    expected = kernel.K_r2(tf.constant(np.square(X[:, None] - X).sum(axis=-1)))
+    allowed = 3e-8 + np.finfo(float).eps * far
+    np.testing.assert_allclose(kernel_matrix(kernel, X), expected, atol=allowed)
+    np.testing.assert_allclose(kernel_matrix(kernel, X, X[:5]), expected[:, :5], atol=allowed)
+    assert np.linalg.eigvalsh(kernel_matrix(kernel, X))[0] > -1e-8
+
+
+def test_gradients_of_two_groups_far_apart(rng):
+    X, weights = tf.Variable(two_groups(rng, 2.0**30)), rng.normal(size=(24, 24))
+    found = []
+    for make in (squared_distances, lambda X: tf.reduce_sum(tf.square(X[:, None] - X), axis=-1)):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(weights * k.SquaredExponential().K_r2(make(X)))
+        found.append(tape.gradient(total, X))
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_two_campaigns_years_apart_are_fitted_like_two_hours_apart():
+    """Seconds, within a minute each: K was indefinite, and the fit ended after one step."""
+    inside = np.arange(0.0, 60.0, 2.0)
+    w = np.tile(inside, 2)[:, None]
+    noise = 0.05 * np.random.default_rng(1).normal(size=(60, 2))
+    Y = np.hstack([np.sin(w / 5), np.cos(w / 5)]) + noise
+    found = []
+    for gap in (7200.0, 3.2e8):
+        t = np.concatenate([inside, gap + inside])[:, None]
+        model = CoolMTGP((t, Y), k.SquaredExponential(lengthscales=5.0))
+        model.fit(verbose=0)
+        found.append([*model.predict_f(t[::3] + 1.0), model.log_marginal_likelihood()])
+    for hours, years in zip(*found, strict=True):
+        np.testing.assert_allclose(years, hours, rtol=1e-5, atol=1e-5)
+
+
+def test_forward_differentiation_of_distances(rng):
+    X, X2 = tf.constant(rng.normal(size=(3, 2))), tf.constant(rng.normal(size=(4, 2)))
+    with tf.autodiff.ForwardAccumulator(X, tf.ones_like(X)) as forward:
+        r2 = squared_distances(X, X2)
+    expected = 2.0 * np.sum(X[:, None] - X2, axis=-1)
+    np.testing.assert_allclose(forward.jvp(r2), expected, rtol=1e-12)

@@ -46,6 +46,12 @@ def test_a_maximum_far_below_the_highest_is_no_start(num_rows, margin):
     assert starts_of([0.0, -0.01 - margin], num_rows) == [0.0]
 
 
+def test_the_highest_maximum_is_a_start_also_where_the_margin_is_lost_in_rounding():
+    """As for a task without signal, at a sigma2 that is held: `random_case(160102)`."""
+    starts = highest(np.array([[-8e16]]), np.zeros([1, 1, 2]), 5.0)
+    assert_array_equal(starts.tasks, [0])
+
+
 def test_each_task_has_starts_of_its_own():
     x = np.arange(12.0).reshape(3, 2, 2)
     found = highest(np.array([[0.0, -9.0], [-9.0, 0.0], [-1.0, -np.inf]]), x, 5.0)

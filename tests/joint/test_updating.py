@@ -275,13 +275,17 @@ def test_update_cache_follows_new_parameters(rng, cache, holes):
 
 @pytest.mark.parametrize("holes", [False, True])
 def test_a_conditioned_posterior_keeps_its_cache(rng, holes):
-    """Without one it would mix added rows at old parameters with a solution at new ones."""
+    """
+    Without one it would mix added rows at old parameters with a solution at new ones; so would a
+    graph of one with variables.
+    """
     (X, Y), (X1, Y1) = random_rows(rng, 6, 2), random_rows(rng, 2, 2)
     model = exact_model(X, Y, random_covariance(rng, 2), random_covariance(rng, 2))
     given = model.posterior().condition_on(X1, with_holes(rng, Y1) if holes else Y1)
     before = given.predict_f(X1)[0]
-    with pytest.raises(ValueError, match="conditioned on more rows, and what was computed of them"):
-        given.update_cache(PrecomputeCacheType.NOCACHE)
+    for kind in (PrecomputeCacheType.NOCACHE, PrecomputeCacheType.VARIABLE):
+        with pytest.raises(ValueError, match="conditioned on more rows, and what was computed of"):
+            given.update_cache(kind)
     assert_close(given.predict_f(X1)[0], before, 0)
 
 
