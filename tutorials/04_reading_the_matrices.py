@@ -132,7 +132,8 @@ print(f"relative error of the correlations: default {error_default:.2f}, draws {
 #
 # ## What we claim
 # Sigma is learnt to a third, the default estimate of C shows the two groups and is closer to the
-# truth than the draws, and the order of the tasks hardly changes the predicted means.
+# truth than the draws, and the order of the tasks hardly changes the predicted means: these
+# tasks are different functions.
 
 # %%
 assert relative_error(Sigma, Sigma_true) < 0.35

@@ -18,7 +18,9 @@ from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_with_folders
 from ..saving.folder import check_place
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
-from ..table.files import TableError, check_output, check_writable, write_table
+from ..table.files import TableError
+from ..table.marks import counted
+from ..table.writing import check_output, check_writable, write_table
 from . import console, streams, tables
 from .columns import prediction_names
 from .console import Training, if_stopped, load_model, load_tensorflow, note, say
@@ -134,7 +136,7 @@ def fit(
     found = streams.training_stream(data, given) or tables.training_table(given)
     prediction_names(found.targets)
     if report is not None:
-        check_output(report, (".html",), force)
+        check_report(report, out, force)
     points = inducing_points(found, given, inducing, restarts + 1)
     load_tensorflow()
     from ..table.summary import fit_lines, fit_summary
@@ -151,6 +153,17 @@ def fit(
             write_report(regressor, out, report)
             result["report"] = str(report)
     say(result, fit_lines(result), given.quiet, given.as_json)
+
+
+def check_report(report: Path, model: Path, force: bool) -> None:
+    """Raise if no page can be written beside a model that is not there yet."""
+    folder = Path(os.path.realpath(model))
+    if Path(os.path.realpath(report)) in (folder, *folder.parents):
+        raise TableError(
+            f"--report {report} is a file, but --out {model} makes a folder there: choose another"
+            " name for one of them."
+        )
+    check_output(report, (".html",), force)
 
 
 def write_report(regressor: Any, model: Path, out: Path) -> None:
@@ -211,7 +224,8 @@ def fit_to_table(
         if coding.kind == "category":
             X[coding.name] = X[coding.name].astype("category")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Targets that never vary")  # said already
+        for said in ("Targets that never vary", "-?9+ occurs "):  # the command has told them
+            warnings.filterwarnings("ignore", said)
         return regressor.fit(X, Y, tensorboard=tensorboard)
 
 
@@ -242,7 +256,8 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     found = tables.training_table(given)
     tables.check_gaps(found)
     tables.check_size(len(found.X), given, restarts + 1)
-    check_output(out, TABLES, force)
+    # The completed table replaces its own file without loss, unless rows are left out.
+    check_output(out, TABLES, force, [] if found.kept.all() else [given.data])
     load_tensorflow()
     from ..training.remarks import remark_lines
 
@@ -254,7 +269,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
         write_table(out, columns, found.table.style)
     count = sum(found.gaps.values())
     result = {"out": str(out), "rows": len(found.X), "filled": found.gaps, "columns": list(columns)}
-    lines = [f"{count} empty cells filled in, {console.written(out)}."]
+    lines = [f"{counted(count, 'empty cell')} filled in, {console.written(out)}."]
     lines += remark_lines(regressor.history_.message)
     say(result, lines, given.quiet, given.as_json)
 
@@ -275,7 +290,7 @@ def report(model: Path, out: Path | None, force: bool, quiet: bool, as_json: boo
     console.check_model(model)
     if out is None:
         out = Path(f"{Path(os.path.abspath(model)).name}_report.html")
-    check_output(out, (".html",), force)
+    check_output(out, (".html",), force, [model])
     regressor = load_model(model)
     with if_stopped(NOTHING):
         write_report(regressor, model, out)

@@ -139,7 +139,7 @@ def split_names(value: str) -> list[str]:
     >>> split_names('heat, "cold, inside",y*')
     ['heat', 'cold, inside', 'y*']
     """
-    return [name.strip() for name in next(csv.reader([value], skipinitialspace=True), [""])]
+    return [name.strip() for name in next(csv.reader([value], skipinitialspace=True), []) or [""]]
 
 
 class Names(click.ParamType):
@@ -152,7 +152,7 @@ class Names(click.ParamType):
             return value
         names = split_names(value)
         if not all(names):
-            self.fail(f"{value!r} has an empty name between its commas", param, ctx)
+            self.fail(f"{value!r} has an empty name: put commas between names", param, ctx)
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             self.fail(f"{sorted(twice)[0]!r} is given twice", param, ctx)
@@ -251,7 +251,9 @@ reading_options = add(
     click.option(
         "--decimal", type=click.Choice([".", ","]), default=".", help="Decimal mark in CSV."
     ),
-    click.option("--encoding", help="Encoding of a text file; by default utf-8."),
+    click.option(
+        "--encoding", help="Encoding of a text file; by default utf-8, or what its mark says."
+    ),
 )
 training_settings = add(
     click.option(

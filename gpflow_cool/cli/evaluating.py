@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..table.costs import MAX_ROWS
 from ..table.files import TableError, check_names
@@ -90,6 +91,9 @@ def evaluate(
       gpflow-cool evaluate soil.csv --targets Cd,Zn --blocks lon,lat,6
     """
     given = Training(**options)
+    source = click.get_current_context().get_parameter_source("kernel")
+    if kernels is not None and source is not ParameterSource.DEFAULT:
+        raise TableError("--kernels takes the place of --kernel: choose one of the two.")
     if groups is not None and blocks is not None:
         raise TableError("--groups and --blocks are two ways of holding out rows: choose one.")
     found = tables.training_table(given, apart=[] if groups is None else [groups])

@@ -10,7 +10,8 @@ import numpy as np
 from ..saving.files import write_with_folders
 from ..table.cells import read_cells
 from ..table.encoding import Coding
-from ..table.files import TableError, check_output, did_you_mean
+from ..table.files import TableError, did_you_mean
+from ..table.writing import check_output
 from . import console
 from .predicting import SavedColumns, saved_columns
 
@@ -108,7 +109,7 @@ def map_command(
       gpflow-cool map model --x lon --y lat --limits Cd=0.8,Cu=50 --out map.png
     """
     console.check_model(model)
-    check_output(out, PICTURES, force)
+    check_output(out, PICTURES, force, [model])
     columns = saved_columns(model)
     if columns is not None:
         first, second = axes_of(columns, x, y)

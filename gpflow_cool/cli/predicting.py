@@ -9,15 +9,9 @@ import click
 import numpy as np
 
 from ..table.encoding import Coding, Encoding
-from ..table.files import (
-    FileTable,
-    TableError,
-    check_names,
-    check_output,
-    did_you_mean,
-    read_table,
-    write_table,
-)
+from ..table.files import FileTable, TableError, check_names, did_you_mean, read_table
+from ..table.marks import counted
+from ..table.writing import check_output, write_table
 from . import console
 from .columns import (
     prediction_columns,
@@ -135,7 +129,7 @@ def predict(
     """
     console.check_model(model)
     table = read_table(data, encoding=encoding, decimal=decimal)
-    check_output(out, TABLES, force)
+    check_output(out, TABLES, force, [data, model])
     if samples is not None and (cov or quantiles or given):
         raise TableError("--samples goes without --cov, --quantiles and --given: ask twice.")
     columns = saved_columns(model)
@@ -172,7 +166,7 @@ def predict(
     if samples is not None:
         result |= {"samples": samples, "seed": seed}
     what = "predicted" if samples is None else f"drawn {samples} times"
-    say(result, [f"{len(X)} rows {what}, {console.written(out)}."], quiet, as_json)
+    say(result, [f"{counted(len(X), 'row')} {what}, {console.written(out)}."], quiet, as_json)
 
 
 def predicted_columns(

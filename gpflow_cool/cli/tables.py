@@ -11,6 +11,7 @@ from ..table import costs
 from ..table.cells import read_cells
 from ..table.encoding import Encoding, learn_encoding
 from ..table.files import FileTable, TableError, check_names, did_you_mean, read_table
+from ..table.sentinels import sentinel_lines
 from .console import Training, note
 
 PATTERN_SIGNS = "*?["
@@ -169,9 +170,12 @@ def note_dropped(kept: Any, given: Training) -> None:
 
 
 def check_training(found: TrainingTable, given: Training) -> None:
-    """Raise if the targets are not good for a fit as it is asked for."""
+    """Raise if the targets are not good for a fit as it is asked for; tell what is doubtful."""
     check_variation(found.table, found.targets, found.Y, given.quiet)
     check_transform(found, given.transform)
+    columns, names = np.hstack([found.X, found.Y]), [*found.encoding.inputs, *found.targets]
+    for line in sentinel_lines(columns, names):
+        note(line, given.quiet)
     if np.isnan(found.Y).any() and given.learning == "approximate":
         raise TableError(
             f"{given.data}: {found.gaps_line()} --learning approximate cannot do without them: use"

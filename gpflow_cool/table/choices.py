@@ -93,11 +93,10 @@ def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
 
 def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
     """
-    A trained model, averaged over orders of its tasks. With inducing points, missing targets or a
-    single task it is returned as it is.
+    A trained model, averaged over orders of its tasks. With inducing points or a single task it is
+    returned as it is.
     """
-    several = orders > 1 and model.num_tasks > 1
-    if several and isinstance(model, CoolMTGP) and model.observed is None:
+    if orders > 1 and model.num_tasks > 1 and isinstance(model, CoolMTGP):
         return model.average_over_orders(orders, seed=seed)
     return model
 
@@ -143,6 +142,17 @@ def make_kernel(kernel: str | Kernel, ard: bool | str, num_columns: int) -> Kern
 def is_free(ard: bool | str) -> bool:
     """Whether lengthscales are trained without a prior."""
     return not isinstance(ard, str) and bool(ard)
+
+
+def check_settings(restarts: Any, orders: Any, standardize: Any) -> None:
+    """Raise unless settings that need no data are known."""
+    checks.whole_number(restarts, "restarts")
+    checks.positive_integer(orders, "orders")
+    if not isinstance(standardize, bool | np.bool_):
+        raise ValueError(
+            f"standardize={standardize!r} is not known: pass True, or False to leave the columns in"
+            " their own units."
+        )
 
 
 def check_ard(kernel: Any, ard: Any) -> None:
@@ -222,8 +232,8 @@ def drawn_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
-def seed_of_orders(random_state: Any) -> int:
-    """0 for None, a seed as it is, and for a generator a seed drawn from it."""
+def seed_of_fit(random_state: Any) -> int:
+    """0 for None, so that fits repeat themselves; a seed as it is; one drawn from a generator."""
     if random_state is None or isinstance(random_state, Integral):
         return int(random_state or 0)
     return drawn_seed(random_state)

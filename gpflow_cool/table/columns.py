@@ -218,8 +218,15 @@ def index_of(X: Any) -> Any:
 
 
 def check_pair(X: Any, y: Any) -> None:
-    """Raise if y has text, if rows are in another order than in X, or a target is an input."""
+    """
+    Raise if there is no column, if y has text, if rows are in another order than in X, or a target
+    is an input.
+    """
+    for table, name, what in [(X, "X", "input"), (y, "y", "target")]:
+        if is_frame(table) and table.shape[1] == 0:
+            raise ValueError(f"{name} has no columns: pass a frame with at least one {what}.")
     check_no_text(y, "y")
+    check_no_times(y)
     check_same_rows(X, y)
     check_no_target_among_inputs(X, y)
 
@@ -311,6 +318,22 @@ def check_no_text(values: Any, name: str) -> None:
             raise ValueError(
                 f"Column {column!r} of {name} holds text, for example {word[:40]!r}, but {why}:"
                 " encode it as numbers, or leave it out."
+            )
+
+
+TIMES = {"m": ("durations", "divide"), "M": ("dates", "subtract a date, then divide")}
+
+
+def check_no_times(y: Any) -> None:
+    """Raise if a target holds dates or durations."""
+    for name, column in y.items() if is_frame(y) else [(getattr(y, "name", None), y)]:
+        dtype = getattr(column, "dtype", None)
+        kind = "M" if type(dtype).__name__ == "PeriodDtype" else getattr(dtype, "kind", "")
+        if kind in TIMES:
+            where = "y" if name is None else f"Column {name!r} of y"
+            what, how = TIMES[kind]
+            raise ValueError(
+                f"{where} holds {what}, but numbers are needed: {how} by pd.Timedelta(days=1)."
             )
 
 

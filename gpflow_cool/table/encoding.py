@@ -197,6 +197,8 @@ def learn_encoding(
         kind = "category" if name in categorical else kind_of(name, cells, place)
         values = read_cells(name, kind, cells, place)
         gaps = gaps_of(values)
+        if missing != "fill" and len(gaps) and gaps.all():
+            raise TableError(f"Column {name!r} is empty in every row: leave it out (--exclude).")
         if gaps.any() and missing == "refuse":
             raise TableError(gap_message(gaps, name, place))
         known = values[~gaps]
@@ -323,6 +325,8 @@ def raw_table(X: Any) -> RawTable | None:
 
 def column_array(series: Any) -> NDArray[Any]:
     """Cells of a pandas column: numbers and dates as arrays of them, the rest as objects."""
+    if type(series.dtype).__name__ == "PeriodDtype":  # months and the like, by their first day
+        series = series.dt.to_timestamp()
     kind = getattr(series.dtype, "kind", "O")
     if kind == "M":  # dates, also with a time zone
         series = series.dt.tz_convert(None) if getattr(series.dtype, "tz", None) else series

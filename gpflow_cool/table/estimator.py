@@ -31,9 +31,9 @@ from ..training.remarks import warn_of_remarks
 from .choices import (
     Model,
     average_where_possible,
+    check_settings,
     choose_model,
-    drawn_seed,
-    seed_of_orders,
+    seed_of_fit,
     train_model,
 )
 from .columns import (
@@ -56,6 +56,7 @@ from .intervals import Intervals
 from .learned import LearnedKernel, table_from_json, table_to_json
 from .parquet import is_dataset
 from .places import Places
+from .sentinels import warn_of_sentinels
 from .streams import fit_dataset
 from .training_rows import TrainingRows
 from .transforms import Transform, Warping, checked_probabilities, learn_warping
@@ -108,8 +109,8 @@ class CoolMTGPRegressor(
     :param orders: Over how many orders of the targets C and Sigma are averaged after training, see
         :meth:`gpflow_cool.CoolMTGP.average_over_orders`. On most data this raises the densities of
         held-out rows (docs/results.md). `model_` is then the exact model at these averages.
-        With orders=1, one target, missing targets or inducing points, nothing is averaged, and
-        `model_` is the chain that was trained, with its `b` and `sigma2`.
+        With orders=1, one target or inducing points, nothing is averaged, and `model_` is the chain
+        that was trained, with its `b` and `sigma2`.
     :param missing_inputs: What to do about gaps in inputs: "refuse" them, "fill" them with the
         column's median and add an input that flags them, or "drop" their rows from the fit.
     :param target_transform: "none", "log" or "yeo-johnson": how skewed targets are transformed
@@ -118,7 +119,7 @@ class CoolMTGPRegressor(
         covariances after `fit` are those of the transformed targets.
     :param restarts: How many times to train again from random parameters; the best fit is kept.
     :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
-        the orders (None: those of seed 0).
+        the orders. None is 0: two fits of the same table are the same.
     :param verbose: 1 for a progress bar.
 
     After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
@@ -160,7 +161,7 @@ class CoolMTGPRegressor(
         X: Any,
         y: Any,
         *,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[Any] | None = (),
         tensorboard: str | os.PathLike[str] | None = None,
         **other: Any,
     ) -> Self:
@@ -170,14 +171,12 @@ class CoolMTGPRegressor(
         KeyboardInterrupt, and leaves the estimator as it was. `callbacks` (of Keras) and
         `tensorboard`, a folder to log to, are those of :meth:`gpflow_cool.CoolMTGP.fit`.
         """
-        checks.whole_number(self.restarts, "restarts")
-        checks.positive_integer(self.orders, "orders")
+        check_settings(self.restarts, self.orders, self.standardize)
         refuse_weights(other)
         if is_dataset(X):
             return fit_dataset(self, X, y, callbacks, tensorboard)
         check_pair(X, y)
-        table = X
-        X, y, encoding = training_inputs(X, y, self.missing_inputs)
+        table, (X, y, encoding) = X, training_inputs(X, y, self.missing_inputs)
         of_X = {"dtype": np.float64, "ensure_min_samples": 2}
         of_y = {"dtype": np.float64, "ensure_2d": False, "ensure_all_finite": "allow-nan"}
         X, values = validate_data(self, X, y, validate_separately=(of_X, of_y))
@@ -185,11 +184,12 @@ class CoolMTGPRegressor(
         input_names = keep_names(self, table, encoding)
         form, Y = target_form(y, values), values.reshape(len(X), -1)
         check_targets(Y, form.names)
+        warn_of_sentinels((X, Y), input_names, form.names)
         inputs = keep_indicators(scalings(X, Y, self.standardize)[0], encoding)
         Z = inputs.standardised(X)
         targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)
         make = partial(self._make_model, task_names=form.names, input_names=input_names)
-        random = self.restarts or np.isnan(Y).any()
+        seed = seed_of_fit(self.random_state)
         model, history, kernels = train_model(
             (Z, targets.standardised(Y)),
             self.kernel,
@@ -197,12 +197,12 @@ class CoolMTGPRegressor(
             make,
             inducing=self.inducing,
             restarts=self.restarts,
-            seed=drawn_seed(self.random_state) if random else None,
+            seed=seed,
             callbacks=callbacks,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        model = average_where_possible(model, self.orders, seed_of_orders(self.random_state))
+        model = average_where_possible(model, self.orders, seed)
         self.kernel_choice_, self.history_, self._index = kernels, history, index_of(y)
         self._inputs, self._targets, self._encoding = inputs, targets, encoding
         warn_of_remarks(history.message, stacklevel=2)

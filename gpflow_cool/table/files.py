@@ -8,9 +8,8 @@ is in the file; only the columns that are asked for must hold numbers.
 import codecs
 import csv
 import difflib
-import io
 import os
-import tempfile
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..saving.files import write_with_folders
 from . import arff
-from .marks import PLAIN, TextStyle, doubtful_point, not_a_number, to_number, with_point
+from .marks import PLAIN, TextStyle, counted, doubtful_point, not_a_number, to_number, with_point
 
 Numbers = NDArray[np.float64]
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+"""A first line that tells Excel what separates the cells."""
+
 INDEX_OF_CSV, INDEX_OF_PARQUET = ("", "Unnamed: 0"), "__index_level_0__"
 """What pandas calls an index that has no name; in CSV, if it is the first column."""
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
 
 
 class TableError(ValueError):
@@ -170,18 +168,23 @@ def read_csv(path: Path, encoding: str | None = None) -> FileTable:
     """Read text with a header; commas, semicolons, tabs or bars between the cells."""
     with path.open("rb") as file:
         start = file.read(4096)
-    if b"\0" in start or start[:4] in (b"PAR1", b"PK\x03\x04"):
-        raise TableError(f"{path} is not a CSV file: it holds no text. Export the table as CSV.")
+    used = encoding or marked_encoding(start)
     try:
-        with path.open(encoding=encoding or "utf-8-sig", newline="") as file:
+        if "\0" in start.decode(used, "replace") or start[:4] in (b"PAR1", b"PK\x03\x04"):
+            raise TableError(
+                f"{path} is not a CSV file: it holds no text. Export the table as CSV."
+            )
+        with path.open(encoding=used, newline="") as file:
             first = file.readline()
-            separator = max(SEPARATORS, key=first.count)
-            file.seek(0)
-            table = parse_rows(csv.reader(file, delimiter=separator, strict=True), path)
-            default = "utf-8-sig" if start.startswith(codecs.BOM_UTF8) else "utf-8"
-            return table._replace(style=TextStyle(separator, encoding=encoding or default))
+            declared = SEPARATOR_LINE.fullmatch(first.rstrip("\r\n"))
+            separator = declared[1] if declared else max(SEPARATORS, key=first.count)
+            if not declared:
+                file.seek(0)
+            reader = csv.reader(file, delimiter=separator, strict=True)
+            table = parse_rows(reader, path, lines_before=1 if declared else 0)
+            return table._replace(style=TextStyle(separator, encoding=used))
     except UnicodeError as error:
-        name = encoding or "UTF-8"
+        name = encoding or used.upper()
         raise TableError(
             f"{path} is not a CSV file that can be read: not {name} text. Say how it is encoded,"
             " for example --encoding latin-1."
@@ -190,8 +193,19 @@ def read_csv(path: Path, encoding: str | None = None) -> FileTable:
         raise TableError(f"{path} is not a CSV file that can be read: {error}.") from error
 
 
-def parse_rows(reader: Any, path: Path) -> FileTable:
-    """Rows of text as columns; each row must be as long as the header."""
+def marked_encoding(start: bytes) -> str:
+    """The encoding that the first bytes of a text declare (byte order mark), else UTF-8."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # Excel's "Unicode text"
+        return "utf-16"
+    return "utf-8-sig" if start.startswith(codecs.BOM_UTF8) else "utf-8"
+
+
+def parse_rows(reader: Any, path: Path, lines_before: int = 0) -> FileTable:
+    """
+    Rows of text as columns; each row must be as long as the header.
+
+    :param lines_before: Lines of the file that the reader does not see.
+    """
     names: Sequence[str] = []
     rows, lines = [], []
     for row in reader:
@@ -202,11 +216,11 @@ def parse_rows(reader: Any, path: Path) -> FileTable:
             continue
         if len(row) != len(names):
             raise TableError(
-                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names"
-                f" {len(names)} columns. Is it a CSV file?"
+                f"{path}, line {reader.line_num + lines_before}: {counted(len(row), 'cell')}, but"
+                f" the header names {counted(len(names), 'column')}. Is it a CSV file?"
             )
         rows.append(row)
-        lines.append(reader.line_num)
+        lines.append(reader.line_num + lines_before)
     cells = zip(*rows, strict=True) if rows else [()] * len(names)
     return FileTable(path, dict(zip(names, cells, strict=True)), lines)
 
@@ -263,7 +277,7 @@ def read_table(
     """
     Read a file by the ending of its name.
 
-    :param encoding: Of a text file; by default UTF-8.
+    :param encoding: Of a text file; by default UTF-8, or UTF-16 if its first bytes say so.
     :param decimal: "," if numbers in a text file are written as 3,5.
     """
     path = Path(path)
@@ -317,82 +331,3 @@ def check_header(table: FileTable) -> None:
             f"{table.path}: column {nameless[0]} has no name in the header. Name it, or leave it"
             " out (pandas: to_csv(..., index=False))."
         )
-
-
-# Writing -----------------------------------------------------------------------------------------
-
-
-def check_output(path: str | os.PathLike[str], endings: Sequence[str], force: bool) -> Path:
-    """Return the path if a file may be written there."""
-    path = Path(path)
-    if path.suffix.lower() not in endings:
-        raise TableError(f"{path}: choose a name that ends in {' or '.join(endings)}.")
-    if path.is_dir() or (path.exists() and not force):
-        hint = "it is a folder" if path.is_dir() else "choose another name, or --force"
-        raise TableError(f"{path} exists already: {hint}.")
-    if path.suffix.lower() in PARQUET:
-        import_pyarrow(path)
-    check_writable(path)
-    return path
-
-
-def check_writable(path: Path) -> None:
-    """Raise if nothing can be made there; folders on the way may be missing."""
-    folder = next(parent for parent in Path(os.path.abspath(path)).parents if parent.exists())
-    if not folder.is_dir():
-        raise TableError(f"{folder} is not a folder: choose another place.")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise TableError(
-            f"{folder} cannot be written to ({error.strerror}): choose another place."
-        ) from error
-
-
-def write_table(path: Path, columns: Mapping[str, Sequence[Any]], style: TextStyle = PLAIN) -> None:
-    """
-    Write columns to CSV or, by the ending of the name, to Parquet; whole or not at all. Folders on
-    the way are made.
-
-    In CSV, a name that a spreadsheet would take for a formula gets an apostrophe before it. A file
-    with a character that the encoding lacks is written in UTF-8.
-
-    :param style: Of CSV; by default commas between cells, and decimal points.
-    """
-    if path.suffix.lower() in PARQUET:
-        write_with_folders(path, parquet_bytes(import_pyarrow(path), columns))
-        return
-    cells = [written_cells(column, style) for column in columns.values()]
-    buffer = io.StringIO(newline="")
-    header = [spreadsheet_text(name) for name in columns]
-    writer = csv.writer(buffer, delimiter=style.separator, lineterminator="\n")
-    writer.writerows([header, *zip(*cells, strict=True)])
-    text = buffer.getvalue()
-    try:
-        write_with_folders(path, text.encode(style.encoding))
-    except UnicodeError:
-        write_with_folders(path, text.encode("utf-8", "backslashreplace"))
-
-
-def written_cells(column: Sequence[Any], style: TextStyle) -> list[Any]:
-    """Cells of CSV: of an array Python's own numbers, of a list what it holds."""
-    cells = column.tolist() if hasattr(column, "tolist") else column
-    return [style.cell(cell) for cell in cells]
-
-
-def spreadsheet_text(name: str) -> str:
-    """
-    A name that a spreadsheet shows, and does not compute.
-
-    >>> spreadsheet_text("=1+1"), spreadsheet_text("heat")
-    ("'=1+1", 'heat')
-    """
-    return f"'{name}" if name.startswith(FORMULA) else name
-
-
-def parquet_bytes(pyarrow: Any, columns: Mapping[str, Sequence[Any]]) -> bytes:
-    sink = pyarrow.BufferOutputStream()
-    arrays = {name: np.asarray(cells) for name, cells in columns.items()}
-    pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
-    return bytes(sink.getvalue())

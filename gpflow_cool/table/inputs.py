@@ -41,13 +41,13 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
     check_consistent_length(X, y)
     encoding = learn_encoding(table.columns, missing, place_of, table.categorical)
     encoded = encoding.encode(table.columns, place_of)
-    if encoded.kept.sum() < 2:
+    rows = np.flatnonzero(encoded.kept)
+    if len(rows) < min(2, len(encoded.X)):
         raise ValueError(
-            f"{encoded.kept.sum()} rows of X have no gap, but a model needs at least two: pass"
+            f"X has too few rows without a gap ({len(rows)}). A model needs at least two: pass"
             ' missing_inputs="fill", or leave out columns with many gaps.'
         )
-    rows = np.flatnonzero(encoded.kept)
-    return TrainingInputs(encoded.X[rows], _safe_indexing(y, rows), encoding)
+    return TrainingInputs(encoded.X[rows], y if y is None else _safe_indexing(y, rows), encoding)
 
 
 IN_TRAINING = (
@@ -127,7 +127,7 @@ def new_inputs(estimator: Any, X: Any, encoding: Encoding | None) -> AnyNDArray:
             f"Row {row} of X has a gap, and the model was fitted without such rows"
             ' (missing_inputs="drop"): leave it out, or fit with missing_inputs="fill".'
         )
-    return encoded.X
+    return np.asarray(check_array(encoded.X, estimator=estimator))
 
 
 def keep_indicators(scaling: Scaling, encoding: Encoding | None) -> Scaling:

@@ -100,7 +100,7 @@ def raised_quantile(values: AnyNDArray, level: float) -> float:
     >>> raised_quantile(np.arange(1.0, 10.0), 0.8)
     8.0
     """
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, float | np.floating) or not 0.0 < level < 1.0:
         raise ValueError(f"level={level!r} is a probability: pass a number between 0 and 1.")
     rank = math.ceil(round((len(values) + 1) * level, 9))
     if rank > len(values):

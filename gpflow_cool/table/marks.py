@@ -13,6 +13,9 @@ DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 """A number whose points may separate thousands."""
 
+CURRENCY = "[$\u20ac\u00a3\u00a5]"
+"""Dollar, euro, pound, yen."""
+
 
 class TextStyle(NamedTuple):
     """How a table is written as text."""
@@ -34,6 +37,16 @@ class TextStyle(NamedTuple):
 
 
 PLAIN = TextStyle()
+
+
+def counted(number: int, word: str) -> str:
+    """
+    A number of things, in the singular or the plural.
+
+    >>> counted(1, "row"), counted(0, "row"), counted(2, "row")
+    ('1 row', '0 rows', '2 rows')
+    """
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def to_number(cell: Any) -> float | None:
@@ -85,6 +98,8 @@ def how_to_write(cell: Any) -> str:
 
     >>> how_to_write("11.6%"), how_to_write("-"), how_to_write("red")
     (' Write per cent without the sign: 11.6.', ' Leave it empty if the value is missing.', '')
+    >>> how_to_write("$0.01")
+    ' Write amounts of money without the sign of the currency, as 1234.5.'
     """
     text = cell.strip() if isinstance(cell, str) else ""
     return next((f" {hint(text)}" for form, hint in HINTS.items() if form.fullmatch(text)), "")
@@ -116,6 +131,9 @@ HINTS: dict[re.Pattern[str], Callable[[str], str]] = {
     ),
     re.compile(r"([-+]?[\d.,]+)\s*%"): lambda text: (
         f"Write per cent without the sign: {text.rstrip('% ')}."
+    ),
+    re.compile(rf"[-+]?\s*{CURRENCY}\s*[-+]?[\d.,]+|[-+]?[\d.,]+\s*{CURRENCY}"): lambda _: (
+        "Write amounts of money without the sign of the currency, as 1234.5."
     ),
     re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?"): lambda _: (
         "Write times of day as hours, 8.5 for 08:30, or with their date, as 2026-03-01 08:30."

@@ -122,11 +122,11 @@ def limits_of(limits: Any, names: Sequence[str]) -> AnyNDArray:
     [nan, 3.0]
     """
     if not isinstance(limits, Mapping):
-        return np.atleast_1d(np.asarray(limits, dtype=float))
+        return np.atleast_1d(checks.numbers(limits, "limits"))
     unknown = [name for name in limits if name not in names]
     if unknown:
         raise ValueError(
             f"limits names {unknown[0]!r}, which is not a target. The targets are:"
             f" {', '.join(names)}.{did_you_mean(unknown[0], names)}"
         )
-    return np.array([limits.get(name, np.nan) for name in names], dtype=float)
+    return checks.numbers([limits.get(name, np.nan) for name in names], "limits")

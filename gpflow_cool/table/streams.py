@@ -25,7 +25,7 @@ from ..lowrank.rows import Chunk, Rows
 from ..lowrank.summary import Moments, Sample
 from ..models.sparse import SparseCoolMTGP
 from ..training.remarks import warn_of_remarks
-from .choices import Training, choose_model, drawn_seed, train_model, with_input_names
+from .choices import Training, choose_model, seed_of_fit, train_model, with_input_names
 from .columns import Scaling, TargetForm
 from .files import TableError
 from .parquet import place_of, read_batches, stream_columns
@@ -163,7 +163,7 @@ def scaling_of(moments: Moments, constant_scale: float, standardize: bool) -> Sc
 
 
 def fit_dataset(
-    estimator: Any, dataset: Any, targets: Any, callbacks: Sequence[Any], tensorboard: Any
+    estimator: Any, dataset: Any, targets: Any, callbacks: Sequence[Any] | None, tensorboard: Any
 ) -> Any:
     """Train an estimator on a dataset; see :meth:`.CoolMTGPRegressor.fit`."""
     if isinstance(targets, dict) or not np.ndim(targets) <= 1 or targets is None:
@@ -184,7 +184,7 @@ def fit_dataset(
     with_input_names(model, columns[0])
     estimator.history_ = model.fit(
         restarts=estimator.restarts,
-        seed=drawn_seed(estimator.random_state) if estimator.restarts else None,
+        seed=seed_of_fit(estimator.random_state),
         callbacks=callbacks,
         tensorboard=tensorboard,
         verbose=estimator.verbose,

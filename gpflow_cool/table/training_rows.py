@@ -7,6 +7,7 @@ from gpflow.base import AnyNDArray
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
+from ..lowrank.summed import SummedRows
 from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
 from .encoding import Encoding
 from .inputs import encoded_names
@@ -104,6 +105,12 @@ class TrainingRows:
             kept.
         """
         _, trained = self.training_data()
+        if isinstance(self.model_.rows, SummedRows):
+            raise ValueError(
+                "The estimator was fitted to a stream of rows, which had no gaps and are not kept:"
+                " there is nothing to fill in. For the gaps of another table, use"
+                " predict_given(X, y)."
+            )
         Y = self._values(y, len(trained))
         Z = self._targets.standardised(Y), self._targets.standardised(trained)
         other = ~np.isclose(*Z, rtol=1e-6, atol=1e-6, equal_nan=True)

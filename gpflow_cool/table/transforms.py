@@ -273,13 +273,12 @@ def correlation(cov: AnyNDArray, std: AnyNDArray) -> AnyNDArray:
 
 def checked_probabilities(probabilities: Sequence[float]) -> list[float]:
     """Levels of quantiles, each between 0 and 1."""
-    levels = [float(p) for p in probabilities]
-    bad = [p for p in levels if not 0.0 < p < 1.0]
-    if bad or not levels:
+    levels = checks.numbers(probabilities, "probabilities")
+    if levels.ndim != 1 or not len(levels) or not np.all((levels > 0.0) & (levels < 1.0)):
         raise ValueError(
             f"probabilities={probabilities!r}: give numbers between 0 and 1, as [0.05, 0.5, 0.95]."
         )
-    return levels
+    return list(map(float, levels))
 
 
 # Choosing --------------------------------------------------------------------------------------

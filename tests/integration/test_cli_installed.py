@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -29,15 +28,16 @@ def new_process(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
 
 
-def test_help_needs_no_tensorflow_and_less_than_a_second():
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = installed("--help")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert result.returncode == 0 and result.stderr == ""
+def test_help_loads_nothing_that_takes_long():
+    result = installed("--help", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
+    assert result.returncode == 0
     for name in ("fit", "predict", "impute", "evaluate", "report", "demo", "study", "completion"):
         assert name in result.stdout
-    # Of the processor's time: the clock's depends on what else the machine does.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    lines = [line.rsplit("|", 1) for line in result.stderr.splitlines()]
+    assert all(line[0].startswith("import time:") for line in lines)  # it says nothing else
+    loaded = {line[1].strip().split(".")[0] for line in lines}
+    assert "gpflow_cool" in loaded and "click" in loaded
+    assert not loaded & {"tensorflow", "gpflow", "scipy", "pandas", "matplotlib"}
 
 
 def test_importing_the_package_imports_nothing_that_is_optional(tmp_path):
@@ -47,21 +47,19 @@ def test_importing_the_package_imports_nothing_that_is_optional(tmp_path):
     Then the demo runs without it: `make demo` installs the package without its extras.
     """
     code = (
-        "import json, sys, time\n"
-        "def load(name):\n"
-        "    before, started = set(sys.modules), time.process_time()\n"
-        "    exec(f'import {name}')\n"
-        "    return time.process_time() - started, sorted(set(sys.modules) - before)\n"
-        "print(json.dumps([load('gpflow'), load('gpflow_cool'), load('gpflow_cool.models')]))\n"
+        "import json, sys\n"
+        "import gpflow\n"
+        "before = set(sys.modules)\n"
+        "import gpflow_cool, gpflow_cool.models\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))\n"
         "sys.modules['sklearn'] = sys.modules['pandas'] = None\n"
         "from gpflow_cool.cli.commands import main\n"
         "main(['demo', '--out', 'out'], prog_name='gpflow-cool')\n"
     )
     result = new_process(code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    (theirs, _), *ours = json.loads(result.stdout.splitlines()[0])
-    assert sum(seconds for seconds, _ in ours) < 0.1 * theirs
-    tops = {name.split(".")[0] for _, names in ours for name in names}
+    tops = {name.split(".")[0] for name in json.loads(result.stdout.splitlines()[0])}
+    assert "gpflow_cool" in tops
     assert not tops & {"sklearn", "pandas", "matplotlib", "tensorboard", "click", "pyarrow"}
     assert (tmp_path / "out" / "level_curves.png").is_file()
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import mistake, write
+from commands import mistake, run, write
 
 from gpflow_cool.cli.console import Training
 from gpflow_cool.cli.tables import input_names, target_names
@@ -36,7 +36,23 @@ MISTAKES = {
         "--transform heigth: the targets are height. Did you mean 'height'?",
     ),
     "twice": (GOOD, ["--targets", "a,a"], "'a' is given twice"),
-    "empty name": (GOOD, ["--targets", "a,,b"], "has an empty name between its commas"),
+    "empty name": (GOOD, ["--targets", "a,,b"], "'a,,b' has an empty name: put commas"),
+    "no name": (GOOD, ["--targets", ""], "'' has an empty name: put commas between names"),
+    "empty column": (
+        "a,b\n,1\n,2\n,3\n",
+        ["--targets", "b"],
+        "Column 'a' is empty in every row: leave it out (--exclude).",
+    ),
+    "empty column, dropped": (
+        "a,b\n,1\n,2\n,3\n",
+        ["--targets", "b", "--missing-inputs", "drop"],
+        "Column 'a' is empty in every row: leave it out (--exclude).",
+    ),
+    "money": (
+        "a,b\n1,$0.01\n2,$0.02\n",
+        ["--targets", "b"],
+        "'$0.01' is not a number. Mend the cell, or leave the column out. Write amounts of money",
+    ),
     "both": (GOOD, ["--targets", "a", "--inputs", "a,b"], "'a' is both an input and a target"),
     "target excluded": (
         GOOD,
@@ -108,6 +124,25 @@ def test_places_that_do_not_serve(tmp_path):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
+def test_outputs_that_are_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)  # told before
+    data = write(tmp_path / "data.csv", GOOD)
+    arguments = ["fit", data, "--targets", "a", "--report", tmp_path / "m.html", "--out"]
+    for out in (tmp_path / "m.html", tmp_path / "m.html" / "model"):
+        assert "m.html is a file, but --out" in mistake(*arguments, out)
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+def test_rows_that_are_left_out_are_not_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
+    text = "a,b\n1,2\n2,\n,3\n4,5\n"
+    data = write(tmp_path / "data.csv", text)
+    arguments = ["impute", data, "--targets", "b", "--missing-inputs", "drop", "--out", data]
+    result = run(*arguments, "--force")
+    assert result.exit_code == 2 and "data.csv is also read by this command" in result.stderr
+    assert data.read_text() == text
+
+
 def test_a_full_disk(place, tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -145,3 +180,9 @@ def test_folds(place):
     data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
     assert "folds=21 is not possible for 20 rows" in mistake(*data, 21)
     assert "1 is not in the range x>=2" in mistake(*data, 1)
+
+
+def test_one_way_of_naming_kernels(place):
+    data = ["evaluate", place / "data.csv", "--targets", "heat", "--kernels", "se,linear"]
+    message = "--kernels takes the place of --kernel: choose one of the two."
+    assert message in mistake(*data, "--kernel", "se")

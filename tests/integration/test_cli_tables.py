@@ -313,6 +313,7 @@ def test_mistakes_in_predict_are_told_without_tensorflow(place, tmp_path):
         ),
         (place / "data.csv", [*out, "--keep", "y 1"], "--keep y 1: a column of predictions has"),
         (place / "data.csv", ["--out", new], "new.csv exists already"),
+        (new, ["--out", new, "--force"], "new.csv is also read by this command"),
     ]:
         command = [sys.executable, "-c", code, "predict", place / "model", data, *options]
         result = subprocess.run(list(map(str, command)), capture_output=True, text=True)

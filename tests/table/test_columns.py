@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.table.columns import (
     TargetForm,
+    check_pair,
     check_targets,
     constant_columns,
     in_blocks,
@@ -118,3 +119,18 @@ def test_blocks_of_rows_are_put_together(monkeypatch):
     (again, _) = in_blocks(function, [A, b], numbers=5, factor=2.0)
     assert_array_equal(again, double)
     assert sizes == [1] * 5
+
+
+def test_targets_that_are_times_are_refused():
+    days, dates = np.arange(3).astype("timedelta64[D]"), np.arange(3).astype("datetime64[D]")
+    months = pd.Series(pd.period_range("2026-01", periods=3, freq="M"), name="m")
+    divided = "but numbers are needed: divide by pd.Timedelta"
+    for y, message in [
+        (days, f"y holds durations, {divided}"),
+        (pd.Series(days, name="d"), f"Column 'd' of y holds durations, {divided}"),
+        (pd.DataFrame({"a": [1.0] * 3, "d": dates}), "Column 'd' of y holds dates, .* subtract a"),
+        (months, "Column 'm' of y holds dates, but numbers are needed: subtract a date, then"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_pair(FULL, y)
+    check_pair(FULL, FULL)

@@ -174,6 +174,9 @@ def test_days_of_what_pandas_and_python_hold():
         frame = pd.DataFrame({"t": dates.dt.tz_localize(zone)})
         _, found = encoded(raw_table(frame).columns, "fill")
         assert_array_equal(found.X, [[1.25, 0], [1.25, 1]])
+    months = pd.DataFrame({"t": pd.PeriodIndex(["1970-01", "1970-02"], freq="M")})
+    assert not raw_table(months).is_plain
+    assert_array_equal(encoded(raw_table(months).columns)[1].X, [[0.0], [31.0]])
 
 
 # The estimator -----------------------------------------------------------------------------------
@@ -254,9 +257,9 @@ def test_gaps_are_refused_by_default():
         CoolMTGPRegressor("se", ard=False).fit(FRAME, TARGETS)
     with pytest.raises(ValueError, match="missing_inputs='mean' is not known"):
         CoolMTGPRegressor("se", ard=False, missing_inputs="mean").fit(FRAME, TARGETS)
-    with pytest.raises(ValueError, match="0 rows of X have no gap, but a model needs at least two"):
+    with pytest.raises(ValueError, match=r"too few rows without a gap \(1\). A model needs"):
         CoolMTGPRegressor("se", ard=False, missing_inputs="drop").fit(
-            FRAME.assign(x=np.nan), TARGETS
+            FRAME.assign(x=[1.0] + [np.nan] * (len(FRAME) - 1)), TARGETS
         )
 
 

@@ -189,6 +189,7 @@ def test_restarts_are_repeatable_and_no_worse():
         ({"kernel": gpflow.kernels.Matern12(), "ard": True}, "ard=True is for a kernel given by"),
         ({"ard": "some"}, "ard='some' is not known: pass 'shrunk'"),
         ({"ard": True}, "ard=True does not go with kernel='auto'"),
+        ({"standardize": None}, "standardize=None is not known: pass True, or False to leave"),
         ({"learning": "deep"}, "learning='deep' is not known"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
         ({"orders": 0}, "orders=0 must be a whole number of at least 1"),

@@ -64,6 +64,29 @@ def test_known_targets_may_be_named_alone(framed):
         regressor.predict_given(inputs[:3], Y[:3, 1:])
 
 
+@pytest.mark.parametrize("hues", [[0.0, 1.0], ["red", "blue"]])
+@pytest.mark.parametrize("missing", ["refuse", "fill"])
+def test_frames_of_numbers_and_of_words_are_refused_alike(framed, hues, missing):
+    _, inputs, targets = framed
+    inputs = inputs.assign(hue=np.resize(hues, len(inputs)))
+    regressor = CoolMTGPRegressor("se", ard=False, orders=1, missing_inputs=missing)
+    for rows, y, message in [
+        (
+            inputs[:1],
+            targets[:1],
+            r"Found array with 1 sample\(s\) .* a minimum of 2 is required by",
+        ),
+        (inputs, None, "This CoolMTGPRegressor estimator requires y to be passed"),
+        (inputs[[]], targets, "X has no columns: pass a frame with at least one input."),
+        (inputs, targets[[]], "y has no columns: pass a frame with at least one target."),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            regressor.fit(rows, y)
+    regressor.fit(inputs, targets)
+    with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\) .* a minimum of 1 is"):
+        regressor.predict(inputs[:0])
+
+
 def test_gaps_in_new_rows_are_told_with_what_to_do(framed):
     regressor, inputs, _ = framed
     gap = inputs[:3].copy()

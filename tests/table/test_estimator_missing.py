@@ -43,12 +43,11 @@ def framed():
 
 @pytest.fixture(scope="module")
 def model():
-    """The same by hand: a CoolMTGP of standardised columns."""
-    seed = int(np.random.RandomState(3).randint(2**31))
+    """The same by hand: a CoolMTGP of standardised columns, averaged over both orders."""
     data = (X - X.mean(axis=0)) / X.std(axis=0), (Y - np.nanmean(Y, axis=0)) / S
     model = CoolMTGP(data, gpflow.kernels.SquaredExponential())
-    model.fit(verbose=0, seed=seed)
-    return model
+    model.fit(verbose=0, seed=3)
+    return model.average_over_orders()
 
 
 @pytest.mark.slow
@@ -128,9 +127,9 @@ def test_saved_and_copied(framed, tmp_path):
 
 
 @pytest.mark.slow
-def test_same_random_state_same_result_and_one_target():
+def test_two_fits_are_the_same_and_one_target():
     y = np.where(MISSING[:, 0], np.nan, FULL[:, 0])
-    first, second = (CoolMTGPRegressor("se", ard=False, random_state=1).fit(X, y) for _ in range(2))
+    first, second = (CoolMTGPRegressor("se", ard=False).fit(X, y) for _ in range(2))
     completed, std, cov = first.impute(y)
     assert_allclose(completed, second.impute(y).completed, rtol=1e-6)
     assert_array_equal(completed[~MISSING[:, 0]], FULL[~MISSING[:, 0], 0])

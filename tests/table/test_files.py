@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from gpflow_cool.table.files import TableError, check_output, read_table, write_table
+from gpflow_cool.table.files import TableError, read_table
 from gpflow_cool.table.marks import TextStyle
+from gpflow_cool.table.writing import check_output, write_table
 
 VALUES = np.array([[1.0, -2.5, 3e-7], [4.0, 5.0, 6.25]])
 NAMES = ["a", "b c", "ü"]
@@ -173,6 +174,39 @@ def test_mistakes_are_told_with_their_place(tmp_path, name):
     refused(write(tmp_path / "data.csv", text), message, column)
 
 
+@pytest.mark.parametrize("given", [None, "utf-16"])
+@pytest.mark.parametrize("mark", ["\ufeff".encode("utf-16-le"), "\ufeff".encode("utf-16-be")])
+def test_utf16_is_read_by_its_mark_and_written_so(tmp_path, mark, given):
+    kind = "utf-16-le" if mark == b"\xff\xfe" else "utf-16-be"
+    path = tmp_path / "data.txt"
+    path.write_bytes(mark + "größe\tb\r\n1\t2,5\r\n".encode(kind))
+    table = read_table(path, encoding=given, decimal=",")
+    assert_array_equal(table.numbers(["größe", "b"]), [[1.0, 2.5]])
+    assert table.style == TextStyle("\t", ",", "utf-16")
+    write_table(path, {"größe": [1.5]}, table.style)
+    assert path.read_bytes().decode("utf-16") == "größe\n1,5\n"
+
+
+def test_utf16_without_a_mark_needs_its_name(tmp_path):
+    path = write(tmp_path / "data.csv", "a,b\n1,2\n", "utf-16-le")
+    assert_array_equal(read_table(path, encoding="utf-16-le").numbers(["b"]), [[2.0]])
+    refused(path, "is not a CSV file: it holds no text")
+    with pytest.raises(TableError, match="that can be read: unknown encoding: utf-17"):
+        read_table(path, encoding="utf-17")
+    plain = write(tmp_path / "plain.csv", "a,b\n1,2\n")
+    with pytest.raises(TableError, match="not utf-16 text. Say how it is encoded"):
+        read_table(plain, encoding="utf-16")
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;"])
+def test_a_first_line_may_name_the_separator(tmp_path, first):
+    path = write(tmp_path / "data.csv", f"{first}\r\na,1;b\r\n1;2\r\n3;x\r\n")
+    table = read_table(path)
+    assert table.names == ["a,1", "b"] and table.style.separator == ";"
+    refused(path, r"row 2 \(line 4\), column 'b': 'x' is not a number", "b")
+    refused(write(path, f"{first}\na;b\n1\n"), "line 3: 1 cell, but the header names 2 columns")
+
+
 def test_what_is_no_table(tmp_path):
     refused(tmp_path / "none.csv", "none.csv is not there")
     refused(tmp_path, "is a folder, not a file")
@@ -223,6 +257,18 @@ def test_where_may_be_written(tmp_path):
     ]:
         with pytest.raises(TableError, match=message):
             check_output(path, [".csv", ".parquet"], False)
+
+
+def test_what_is_read_is_not_replaced(tmp_path):
+    file = write(tmp_path / "data.csv", "mine")
+    (tmp_path / "folder").mkdir()
+    inside, alias = write(tmp_path / "folder" / "b.csv", "mine"), tmp_path / "alias.csv"
+    alias.symlink_to(file)
+    for path, read in [(file, file), (alias, file), (file, alias), (inside, inside.parent)]:
+        for force in (False, True):
+            with pytest.raises(TableError, match="is also read by this command, so that it is not"):
+                check_output(path, [".csv"], force, [tmp_path / "gone.csv", read])
+    assert check_output(file, [".csv"], True, [inside, tmp_path / "folder"]) == file
 
 
 def test_characters_that_the_encoding_lacks_are_written_in_utf8(tmp_path):

@@ -32,7 +32,7 @@ def test_quantile_is_an_order_statistic():
         ValueError, match="level=0.99 needs at least 99 rows, of which 19 are known"
     ):
         raised_quantile(values, 0.99)
-    for level in (0.0, 1.0, -0.5, 90):
+    for level in (0.0, 1.0, -0.5, 90, None, "0.9", [0.9]):
         with pytest.raises(ValueError, match="is a probability"):
             raised_quantile(values, level)
 

@@ -64,5 +64,8 @@ def test_mistakes_are_told(small_regressor):
         small_regressor.probability(ROWS, 1.0)
     with pytest.raises(ValueError, match="limits is NaN for every task, but one limit"):
         small_regressor.probability(ROWS, {})
+    for limits in (None, {"b": "high"}):
+        with pytest.raises(ValueError, match="limits cannot be read as numbers"):
+            small_regressor.probability(ROWS, limits)
     with pytest.raises(ValueError, match="which='none' is not known. Choose one of: 'any', 'all',"):
         small_regressor.probability(ROWS, [1.0, 2.0], "none")

@@ -138,3 +138,5 @@ def test_what_is_known_of_a_sample_is_not_said_of_all_rows(tmp_path, rng):
     assert not any("evaluate" in line for line in said)  # it takes one file
     assert any("compare what gpflow-cool predict says of another one" in line for line in said)
     assert most_surprising(Findings(regressor)) == []
+    with pytest.raises(ValueError, match="fitted to a stream of rows, .* use predict_given"):
+        regressor.impute(np.zeros([1100, 2]))

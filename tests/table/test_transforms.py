@@ -227,6 +227,9 @@ def test_training_data_and_known_targets_are_in_the_users_units(skewed, tmp_path
 
 
 def test_probabilities_are_checked(skewed):
-    for bad in ([], [0.0], [1.2]):
+    for bad in ([], [0.0], [1.2], 0.5):
         with pytest.raises(ValueError, match="give numbers between 0 and 1"):
+            skewed.predict_quantiles(NEW, bad)
+    for bad in (None, ["half"]):
+        with pytest.raises(ValueError, match="probabilities cannot be read as numbers"):
             skewed.predict_quantiles(NEW, bad)
