@@ -93,8 +93,9 @@ HOOKS = (
 )
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> list[Any]:
-    """Return a new list of the callbacks if each of them is a callback."""
+def check_callbacks(callbacks: Sequence[Any] | None) -> list[Any]:
+    """Return a new list of the callbacks if each of them is a callback; None stands for none."""
+    callbacks = () if callbacks is None else callbacks
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     for number, callback in enumerate(callbacks):
         if is_refused(callback):

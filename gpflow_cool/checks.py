@@ -275,7 +275,7 @@ def check_variable(variable: tf.Variable, name: str) -> None:
 def check_matrix(array: AnyNDArray, name: str, columns: str, *, missing: bool = False) -> None:
     """Raise unless `array` is a finite, non-empty matrix whose entries can be squared."""
     if array.ndim != 2:
-        fix = f"{name}[:, None]" if array.ndim == 1 else "one row a data point"
+        fix = f"{name}[:, None]" if array.ndim == 1 else "one row per data point"
         raise ValueError(
             f"{name} has shape {array.shape}, but a matrix is needed: {columns}. Pass {fix}."
         )
@@ -284,9 +284,10 @@ def check_matrix(array: AnyNDArray, name: str, columns: str, *, missing: bool = 
             f"{name} has shape {array.shape}, but a model needs at least one row and one column:"
             f" {columns}."
         )
+    advice = "drop the row or fill the gap"
     if missing:
-        array = np.where(np.isnan(array), 0.0, array)
-    check_finite(array, name, "drop the row or fill the gap")
+        array, advice = np.where(np.isnan(array), 0.0, array), "pass NaN where it is not known"
+    check_finite(array, name, advice)
     largest = np.unravel_index(np.argmax(np.abs(array)), array.shape)
     if np.abs(array[largest]) > np.sqrt(np.finfo(default_float()).max / array.size):
         raise ValueError(

@@ -174,12 +174,25 @@ def from_coregion(model: Any) -> SharedInputs:
     if parts.num_tasks > 1 and contains(parts.base, White):
         warnings.warn(f"{WHITE_BECOMES_CORRELATED} {WITHOUT_WHITE}", stacklevel=3)
     X, Y = pivot(X_aug, Y, parts.num_tasks, parts.task_column)
+    check_every_task(Y)
     mean_function = None
     if not isinstance(model.mean_function, Zero):
         mean_function = MeanOfTasks(
             copy.deepcopy(model.mean_function), parts.num_tasks, parts.task_column
         )
     return SharedInputs(X, Y, parts.base, mean_function, parts.task_column)
+
+
+def check_every_task(Y: AnyNDArray) -> None:
+    """Raise if a task of `Coregion` has no row."""
+    measured = (~np.isnan(Y)).any(axis=0)
+    if not measured.all():
+        count, missing = int(measured.sum()), int(np.argmin(measured))
+        numbered = "" if measured[:count].all() else f"number the tasks 0 to {count - 1}, and "
+        raise ValueError(
+            f"No row has task {missing}, but Coregion has output_dim={len(measured)}:"
+            f" {numbered}use output_dim={count}."
+        )
 
 
 def warn_of_likelihood(likelihood: Any) -> None:

@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import matplotlib
 import numpy as np
 import pytest
+import quick_protocols  # noqa: F401
 from check_shapes import disable_check_shapes
 
 matplotlib.use("Agg")

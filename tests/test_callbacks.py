@@ -208,6 +208,10 @@ def test_what_is_no_callback_is_refused(bad):
         check_callbacks([Callback(), bad])
 
 
+def test_none_stands_for_no_callbacks():
+    assert check_callbacks(None) == check_callbacks(()) == []
+
+
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_end", "on_train_end"])
 def test_an_error_in_a_callback_leaves_the_best_parameters(rng, hook):
     model = make(rng)

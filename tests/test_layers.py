@@ -27,9 +27,10 @@ training/   model  run  relevance  vector  remarks  lbfgs  starts  trials  growi
             streamed  em  optimizers  monte_carlo_em  fit
 models/     arguments  base  data  in_memory  chain  exact  cool  sparse  competitors  __init__
 selection/  candidates  relevance  ranking  comparison  choice
-table/      arff  costs  columns  marks  files  parquet  folds  cells  encoding  inputs
-            transforms  choices  training_rows  streams  places  intervals  learned  estimator
-            evaluation  comparison  residuals  unlike  parameters  remarks  summary
+table/      arff  costs  columns  marks  files  writing  sentinels  parquet  folds  cells
+            encoding  inputs  transforms  choices  training_rows  streams  places  intervals
+            learned  estimator  evaluation  comparison  residuals  unlike  parameters  remarks
+            summary
 report/     whatif  page  data  sections
 trieste/    samplers  model  __init__
 datasets  loading

@@ -202,7 +202,8 @@ class SparseCoolMTGP(ChainModel):
     def _sums(self) -> tuple[tf.Tensor, Statistics]:
         """The whitening of the inducing variables, and sums over all rows that belong to it."""
         if isinstance(self.rows, SummedRows):
-            self.rows.check(self._witness)
+            with tf.init_scope():  # of a graph when it is traced
+                self.rows.check(self._witness)
             return self.rows.W, self.rows.sums
         W = self.features.whitening(python_callback=True)
         sums = RowSums(self.features, self.mean_function, self.rows, self.strategy)
@@ -213,7 +214,9 @@ class SparseCoolMTGP(ChainModel):
         Forget the rows, and keep their sums at the present parameters: one pass.
 
         The model then predicts without the rows, and is saved with the sums and the rows of `data`.
-        :meth:`leave_one_out` gives the latter, each predicted from all the other rows.
+        :meth:`leave_one_out` gives the latter, each predicted from all the other rows. Where the
+        parameters that the sums belong to have changed, calls are refused; a graph is when it is
+        traced.
         """
         W, sums = self._sums()
         X, Y = (part.numpy() for part in self.data)
@@ -295,7 +298,12 @@ def as_inducing_variable(value: Any, num_inputs: int) -> InducingVariables:
                 f" pass [M, {num_inputs}]."
             )
         return value
-    Z = checks.matrix(value, "inducing_variable", "one inducing point a row")
+    if checks.is_whole(value):
+        raise ValueError(
+            f"inducing_variable={value} is a number, but inducing points are needed: pass"
+            f" choose_inducing_points(X, kernel, {value})."
+        )
+    Z = checks.matrix(value, "inducing_variable", "its rows are the inducing points")
     points = as_inducing_variable(InducingPoints(np.asarray(Z)), num_inputs)
     set_trainable(points, False)
     return points

@@ -85,15 +85,15 @@ def checksum(document: dict[str, Any]) -> str:
 
 def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
     """Return the path if a folder may be written there."""
-    if not isinstance(folder, str | os.PathLike) or str(folder) == "":
-        raise ValueError(f"folder={folder!r} must be the path of a folder, for example 'model'.")
-    path = Path(os.path.abspath(folder))
+    path = Path(os.path.abspath(checked_path(folder)))
     if is_free(path):
         return path
     if not is_saved(path) and not exchanged(path):
+        others = other_files(path)
+        what = f"holds {others[0]!r} besides a saved model" if others else "is not a saved model"
         raise ValueError(
-            f"{folder} exists already and is not a saved model, so that it is not replaced: choose"
-            " another folder."
+            f"{folder} exists already and {what}, so that it is not replaced: choose another"
+            f" folder{', or move this file' if others else ''}."
         )
     if not force:
         raise ValueError(
@@ -101,6 +101,20 @@ def check_place(folder: str | os.PathLike[str], force: bool) -> Path:
             " command line --force)."
         )
     return path
+
+
+def checked_path(folder: Any) -> str | os.PathLike[str]:
+    """Return what is given as a folder if it is a path."""
+    if not isinstance(folder, str | os.PathLike) or str(folder) == "":
+        raise ValueError(f"folder={folder!r} must be the path of a folder, for example 'model'.")
+    return folder
+
+
+def other_files(path: Path) -> list[str]:
+    """What a folder holds besides a saved model; nothing if it holds none."""
+    if not path.is_dir() or path.is_symlink() or not has_document(path):
+        return []
+    return sorted(file.name for file in path.iterdir() if file.name not in (DOCUMENT, ARRAYS))
 
 
 def exchanged(path: Path) -> bool:
@@ -114,8 +128,15 @@ def is_saved(path: Path) -> bool:
     if not path.is_dir() or path.is_symlink():
         return False
     try:
-        if not {file.name for file in path.iterdir()} <= {DOCUMENT, ARRAYS}:
-            return False
+        names = {file.name for file in path.iterdir()}
+    except OSError:
+        return False
+    return names <= {DOCUMENT, ARRAYS} and has_document(path)
+
+
+def has_document(path: Path) -> bool:
+    """Whether a folder holds a document of ours."""
+    try:
         document = json.loads(read_regular(path / DOCUMENT, DOCUMENT_BYTES))
     except (OSError, ValueError, RecursionError):
         return False
@@ -131,7 +152,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Content:
 
     :raises ValueError: If it is something else, is damaged, or comes from a newer version.
     """
-    path = Path(folder)
+    path = Path(checked_path(folder))
     recover(Path(os.path.abspath(path)), is_saved)
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "is not there"

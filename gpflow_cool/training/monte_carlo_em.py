@@ -156,9 +156,9 @@ def train_in_rounds(
             message = f"round {run.round} gained less than {tolerance:g} nats per observed target"
             return Outcome(True, f"{message}; in the last one: {last.message}")
         previous = score
+        run.model.has_drawn = True  # a fit that follows starts from draws of this round's model
         if run.round + 1 < rounds:
             completer.completions.assign(completer.draw(system))
-            run.model.has_drawn = True
         del system  # several N x N matrices, which need not stay beside those of the next round
     return Outcome(False, f"took all {rounds} rounds; in the last one: {last.message}")
 

@@ -72,6 +72,15 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
             minimise = partial(lbfgs, vector, FIRST_STEP["scipy"])
             return Optimizer("scipy", cached(model, loss_function(model)), minimise)
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
+    known = (
+        f"Pass one of {', '.join(map(repr, OPTIMIZERS))}, a gpflow.optimizers.Scipy, or a Keras"
+        " optimizer object."
+    )
+    if isinstance(optimizer, gpflow.optimizers.NaturalGradient):
+        raise ValueError(
+            "NaturalGradient is for variational distributions (q_mu, q_sqrt), which this model does"
+            f" not have. {known}"
+        )
     evaluate = cached(model, loss_function(model))
     if isinstance(optimizer, gpflow.optimizers.Scipy):
         return Optimizer("scipy", evaluate, partial(minimise_gpflow, optimizer))
@@ -79,10 +88,7 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
         name = type(optimizer).__name__.lower()
         keras_steps = KerasSteps(optimizer, model.trainable_variables)
         return Optimizer(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
-    raise ValueError(
-        f"optimizer={optimizer!r} is not known. Pass one of {', '.join(map(repr, OPTIMIZERS))}, a"
-        " gpflow.optimizers.Scipy, or a Keras optimizer object."
-    )
+    raise ValueError(f"optimizer={optimizer!r} is not known. {known}")
 
 
 def profiled_optimizer(model: TrainableModel, profile: Loss) -> Optimizer:

@@ -143,7 +143,7 @@ def test_one_dimensional_data(X, Y):
 def test_data_of_other_ranks(X, shape):
     text = (
         f"Y has shape {shape}, but a matrix is needed: the tasks are the columns of Y. Pass one row"
-        " a data point."
+        " per data point."
     )
     refused(exactly(text), (X, np.zeros(shape)))
 
@@ -176,7 +176,7 @@ def test_mismatched_rows(X, Y):
 def test_what_is_not_finite_is_named(X, Y, value, wrap):
     Y[3, 1] = value
     if np.isinf(value):  # NaN in Y is a target that is missing
-        text = f"Y[3, 1] is {value}. Every entry must be finite: drop the row or fill the gap."
+        text = f"Y[3, 1] is {value}. Every entry must be finite: pass NaN where it is not known."
         refused(exactly(text), (X, wrap(Y)))
     X[5, 0] = value
     refused(rf"^X\[5, 0\] is {value}\. Every entry must be finite", (wrap(X), Y))

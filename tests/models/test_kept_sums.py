@@ -3,6 +3,7 @@
 import gpflow
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool import SparseCoolMTGP, load
@@ -31,6 +32,17 @@ def test_predictions_are_those_of_all_rows(rng):
     for found, wanted in zip(model.predict_y(NEW, full_output_cov=True), expected[0], strict=True):
         assert_array_equal(found, wanted)
     assert_allclose(np.sort(model.leave_one_out().log_density), np.sort(expected[1]), rtol=1e-6)
+
+
+def test_graphs_of_predictions(rng):
+    model = make(rng)
+    model.keep_sums()
+    for predict in (model.predict_f, model.predict_y):
+        for found, wanted in zip(tf.function(predict)(NEW), predict(NEW), strict=True):
+            assert_allclose(found, wanted, rtol=1e-12)
+    model.kernel.lengthscales.assign(0.5)
+    with pytest.raises(ValueError, match="The kernel's parameters or the inducing"):
+        tf.function(model.predict_f)(NEW)
 
 
 def test_noise_may_change(rng):

@@ -335,6 +335,8 @@ def test_names_come_from_a_frame(rng):
     [
         (np.zeros((3, 5)), r"inducing points have shape \(3, 5\), but X has 2 columns"),
         (InducingPoints(np.zeros((3, 5))), "but X has 2 columns"),
+        (10, r"is a number, .* needed: pass choose_inducing_points\(X, kernel, 10\)\."),
+        (np.zeros((3, 5, 2)), "its rows are the inducing points. Pass one row per data point."),
         (np.full((3, 2), np.nan), r"inducing_variable\[0, 0\] is nan"),
     ],
 )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import quick_protocols  # noqa: F401
 from check_shapes.config import ShapeCheckingState, set_enable_check_shapes
 
 from .cases import CHOICES, Case, random_case, simpler_cases

@@ -31,8 +31,11 @@ def test_only_a_saved_model_is_replaced_and_only_by_force(model, data, tmp_path)
     other.save(folder, force=True)
     assert isinstance(load(folder).kernel, K.Matern12)
     (folder / "notes.txt").write_text("mine")
-    for place in (folder, tmp_path):
-        with pytest.raises(ValueError, match="is not a saved model, so that it is not replaced"):
+    for place, why in [
+        (folder, "holds 'notes.txt' besides a saved model, so that .*, or move this file."),
+        (tmp_path, "is not a saved model, so that it is not replaced: choose another folder."),
+    ]:
+        with pytest.raises(ValueError, match=f"{place} exists already and {why}"):
             model.save(place, force=True)
     assert (folder / "notes.txt").read_text() == "mine"
     file = tmp_path / "file"
@@ -50,8 +53,9 @@ def test_an_empty_folder_is_filled(model, tmp_path):
 
 @pytest.mark.parametrize("folder", ["", 3, None])
 def test_no_path(model, folder):
-    with pytest.raises(ValueError, match="must be the path of a folder"):
-        model.save(folder)
+    for function in (model.save, load):
+        with pytest.raises(ValueError, match=f"folder={folder!r} must be the path of a folder"):
+            function(folder)
 
 
 def test_a_full_disk_leaves_nothing(model, tmp_path):

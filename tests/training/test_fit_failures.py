@@ -142,6 +142,10 @@ def test_an_interrupt_while_others_are_tried_is_told(data, monkeypatch):
     [
         ({"optimizer": "newton"}, "optimizer='newton' is not known"),
         ({"optimizer": 3}, "optimizer=3 is not known"),
+        (
+            {"optimizer": gpflow.optimizers.NaturalGradient(0.1)},
+            "NaturalGradient is for variational distributions .* Pass one of 'profile', 'scipy',",
+        ),
         ({"steps": 0}, "steps=0 must be a whole number"),
         ({"steps": -3}, "steps=-3 must be a whole number"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),

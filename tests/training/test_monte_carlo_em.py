@@ -133,6 +133,16 @@ def test_fitting_again_never_lowers_the_evidence(cls):
 
 
 @pytest.mark.slow
+def test_fits_of_one_round_each_go_on_from_each_other():
+    model = cool()
+    evidence = []
+    for _ in range(3):
+        model.fit(seed=0, rounds=1, verbose=0)
+        evidence.append(float(model.log_marginal_likelihood()))
+    assert evidence[0] + 0.1 < evidence[1] <= evidence[2]
+
+
+@pytest.mark.slow
 def test_a_restart_must_surpass_the_start():
     model = cool()
     model.fit(seed=0, verbose=0)
@@ -306,8 +316,11 @@ def test_pivot_to_the_union_of_inputs():
 
 def test_a_task_that_is_never_measured_is_refused(rng):
     gpr = coregion_gpr(rng, [(0.1, 0), (0.5, 0)])
-    with pytest.raises(ValueError, match=r"Y\[:, 1\] is NaN in every row"):
+    with pytest.raises(ValueError, match="No row has task 1, .* use output_dim=1"):
         CoolMTGP.from_coregion(gpr)
+    X, Y = np.zeros([3, 1]), np.array([[1.0, np.nan]] * 3)
+    with pytest.raises(ValueError, match=r"Y\[:, 1\] is NaN in every row"):
+        CoolMTGP((X, Y), gpflow.kernels.SquaredExponential())
 
 
 @pytest.mark.slow
