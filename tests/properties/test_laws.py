@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from gpflow_cool import CoolMTGPRegressor
 from gpflow_cool.training.run import TrainingFailed
 from properties import examination, laws, laws_of_fits
 from properties.cases import KERNELS, Case, fit, make_data, make_model, simpler_cases, tidy
@@ -238,3 +239,33 @@ def test_stationary_kernels_are_known(kernel, rng):
 )
 def test_data_is_what_the_case_says(case, holds):
     assert holds(*make_data(case))
+
+
+class Summed(CoolMTGPRegressor):
+    """Predicts sums of targets, which do not follow y + c."""
+
+    model_ = SimpleNamespace(kernel=SimpleNamespace(parameters=[tf.Variable([1.0])]))
+    history_ = SimpleNamespace(history={"loss": [0.0]})
+
+    def fit(self, X, Y):
+        self.Y = Y
+        return self
+
+    def predict(self, X, return_std=False):
+        mean = np.tile(self.Y.sum(axis=0), [len(X), 1])
+        return (mean, np.tile(self.Y.std(axis=0), [len(X), 1])) if return_std else mean
+
+
+class Chaotic(Summed):
+    """Predicts as much as the last bits of the targets say."""
+
+    def fit(self, X, Y):
+        mantissas = np.frexp(Y)[0] * 2.0**53
+        return super().fit(X, Y * (1.0 + np.abs(mantissas).astype(int).sum() % 7))
+
+
+def test_an_estimator_that_does_not_follow_units(monkeypatch):
+    for cls, found in [(Summed, "mean for -4 y + c differs"), (Chaotic, "")]:
+        monkeypatch.setattr(laws_of_fits, "make_model", lambda case, data, cls=cls: cls())
+        told = list(laws_of_fits.units_of_targets(CASE, cls().fit(*make_data(CASE))))
+        assert [text[: len(found)] for text in told] == ([found] if found else [])
