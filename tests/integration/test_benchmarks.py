@@ -180,7 +180,7 @@ def test_what_takes_too_long_tells_its_memory(tmp_path):
     part = problems.synthetic(600, 4, 0)
     save_data(tmp_path, part, ard=False)
     slow = methods.BY_NAME["gpflow-coregion"]
-    found = measure(slow, 1, tmp_path, part, limit=4, stages="warm")
+    found = measure(slow, 1, tmp_path, part, limit=8, stages="warm")
     assert found["status"] == TOO_LONG
     assert found["memory"] > 8 * 1200**2  # a quarter of its covariance
 
