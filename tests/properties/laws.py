@@ -210,7 +210,8 @@ def same_predictions(
         least += rounding_of_squares(fitted.Y) + rounding_of_systems(fitted)
     if least > LARGEST_ERROR:
         return
-    undecided = decided_by_last_digits(fitted) if fitted.is_sparse else (0.0, 0.0)
+    is_chain = isinstance(fitted.model, CoolMTGP | SparseCoolMTGP)  # C comes from the targets
+    undecided = decided_by_last_digits(fitted) if is_chain else (0.0, 0.0)
     allowed = least * (np.abs(fitted.y[0]) + deviation) + factor * undecided[0]
     if dense is not None:
         allowed = allowed + factor * dense.error * dense.size
@@ -223,8 +224,8 @@ def same_predictions(
 def decided_by_last_digits(fitted: Fitted) -> tuple[np.ndarray, np.ndarray]:
     """
     [T] and [T], how much means and variances change with the last digits of the targets: where
-    tasks depend on each other linearly, as those without noise may, nothing else decides some
-    entries of C.
+    tasks depend on each other linearly, as those without noise may, or nearly so, nothing else
+    decides some entries of C.
     """
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=fitted.Y.shape)
     other = twin(fitted, fitted.X, fitted.Y * (1.0 + EPS * signs))
