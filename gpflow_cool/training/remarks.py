@@ -13,7 +13,7 @@ from ..chain.starting import mean_kernel_diagonal
 from ..chain.variation import is_constant
 from ..lowrank.summary import SAMPLE_ROWS
 from .model import TrainableChain, TrainableModel
-from .vector import lower_bound
+from .vector import constrained, lower_bound
 
 AT_FLOOR = 1.01
 """sigma2 below this times its lower bound is at the bound."""
@@ -33,11 +33,13 @@ COPIES_AGREE = (
 
 def note_of_floor(model: TrainableModel) -> str:
     """A warning for the history, if the noise of a task has been trained to its lower bound."""
-    if named_at_floor(model) and has_white(model):
+    named = named_at_floor(model)
+    if not named:
+        return ""
+    if has_white(model):
         return (
-            f"; the noise, sigma2, of {named_at_floor(model)} is at its lower bound: the kernel"
-            " contains White, noise that competes with Sigma. Leave White out: the model has noise"
-            " of its own"
+            f"; the noise, sigma2, of {named} is at its lower bound: the kernel contains White,"
+            " noise that competes with Sigma. Leave White out: the model has noise of its own"
         )
     if interpolates(model):
         return (
@@ -45,9 +47,6 @@ def note_of_floor(model: TrainableModel) -> str:
             " and may be far too certain elsewhere unless they have no noise. Score it on rows held"
             " out" + ", or try fewer lengthscales" * has_several(model) + note_of_copies(model)
         )
-    named = named_at_floor(model)
-    if not named:
-        return ""
     before = "given the tasks before, " * (named != model.task_names[0])
     crowded = ", and use more rows or fewer tasks: these are too many for so few rows"
     return (
@@ -62,11 +61,11 @@ def named_at_floor(model: TrainableModel) -> str:
     The tasks whose noise has been trained to its lower bound, in words; nothing if there are none.
     Tasks that never change are not named.
     """
-    if interpolates(model):
-        return "every task"
     at_floor = tasks_at_floor(model)
     if not np.any(at_floor):
         return ""
+    if np.all(at_floor):
+        return "every task"
     noiseless = np.flatnonzero(at_floor & ~constant_tasks(model)).tolist()
     names = ", ".join(model.task_names[n] for n in noiseless[:NAMED])
     return names + f" and {len(noiseless) - NAMED} more" * (len(noiseless) > NAMED)
@@ -108,7 +107,7 @@ def duplicate_rows(X: AnyNDArray, Y: AnyNDArray) -> int:
 def interpolates(model: TrainableModel) -> bool:
     """Whether the noise of every task has been trained to its lower bound."""
     at_floor = tasks_at_floor(model)
-    return bool(len(at_floor)) and bool(np.all(at_floor))
+    return bool(np.any(at_floor) and np.all(at_floor))
 
 
 def tasks_at_floor(model: TrainableModel) -> AnyNDArray:
@@ -118,7 +117,7 @@ def tasks_at_floor(model: TrainableModel) -> AnyNDArray:
     bound = lower_bound(model.sigma2)
     if bound is None:
         return np.zeros(0, bool)
-    return np.asarray(model.sigma2.numpy() <= AT_FLOOR * bound)
+    return np.asarray(constrained(model.sigma2) <= AT_FLOOR * bound)
 
 
 def note_of_noise(model: TrainableModel) -> str:
@@ -135,8 +134,8 @@ def is_all_noise(model: TrainableModel) -> bool:
     """Whether b has been trained to next to nothing for every task."""
     if not isinstance(model, TrainableChain) or not model.b.trainable:
         return False
-    signal = model.b.numpy() * mean_kernel_diagonal(model.kernel, np.asarray(model.data[0]))
-    return bool(np.all(signal < NO_SIGNAL * model.sigma2.numpy()))
+    signal = constrained(model.b) * mean_kernel_diagonal(model.kernel, np.asarray(model.data[0]))
+    return bool(np.all(signal < NO_SIGNAL * constrained(model.sigma2)))
 
 
 def constant_tasks(model: TrainableModel) -> AnyNDArray:

@@ -25,6 +25,10 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     variable = parameter.unconstrained_variable
     if parameter.transform is None or parameter.transform.forward_min_event_ndims > 0:
         return None
+    floor = softplus_floor(parameter)
+    if floor is not None and np.ndim(floor) <= variable.shape.rank:
+        low = np.array(np.broadcast_to(floor, variable.shape), dtype=np.float64)
+        return low if np.all(low >= 0) else None
     ends = tf.constant([-np.inf, np.inf], variable.dtype)
     ends = tf.reshape(ends, [2] + [1] * variable.shape.rank)
     ends = tf.broadcast_to(ends, [2, *variable.shape])

@@ -25,6 +25,9 @@ LAYOUTS = [(False, False), (True, False), (False, True), (True, True)]
 COVARIANCE_ERROR = 1e-8
 LARGEST_ERROR = 1e-3
 
+OTHER_DIGITS = 3
+"""How often the last digits of the targets are changed, where a law seems to be broken."""
+
 
 class Fitted:
     """A joint model after its fit, and what the laws share of it."""
@@ -183,6 +186,11 @@ def rounding_units(kernel: Any, X: np.ndarray, Xnew: np.ndarray) -> float:
 
 def arrays(tensors: Any) -> Any:
     return tuple(np.array(tensor) for tensor in tensors)
+
+
+def other_last_digits(Y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Targets, each changed by one or two units in the last digit."""
+    return Y * (1.0 + EPS * rng.choice([-1.0, 1.0], size=Y.shape))
 
 
 def where_not_finite(**named: Any) -> Iterator[str]:

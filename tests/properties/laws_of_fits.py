@@ -15,18 +15,17 @@ from .cases import Case, fit, make_data, make_model, new_inputs
 from .fitted import (
     COVARIANCE_ERROR,
     EPS,
+    OTHER_DIGITS,
     arrays,
     covariance,
     different,
     joint_models,
+    other_last_digits,
     where_not_finite,
 )
 
 SAME_LOSS = 0.1
 """Nats by which `fit("profile")` may end above `fit("scipy")`: nobody would tell the two apart."""
-
-OTHER_DIGITS = 3
-"""How often the last digits of the targets are changed, where a law seems to be broken."""
 
 REFIT_ERROR = 1e-2
 """What another unit of the targets may change predictions by, in the targets' deviations. The
@@ -195,11 +194,6 @@ def last_digits_decide(case: Case, mean: np.ndarray, allowed: np.ndarray) -> boo
         if np.any(np.abs(near.predict(new_inputs(X)) - mean) > allowed):
             return True
     return False
-
-
-def other_last_digits(Y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Targets, each changed by one or two units in the last digit."""
-    return Y * (1.0 + EPS * rng.choice([-1.0, 1.0], size=Y.shape))
 
 
 def is_flat_between(one: Any, other: Any) -> bool:
