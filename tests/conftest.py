@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import quick_protocols  # noqa: F401
 from check_shapes import disable_check_shapes
+from quick_tensorflow import bijectors_without_cache, graphs_as_traced
 
 matplotlib.use("Agg")
 
@@ -41,6 +42,9 @@ for other optima, which takes as long again: `training/`, `models/` and `propert
 
 EXPLORED = {"test_pages.py", "test_tutorials.py"}
 """They show what a user would see."""
+
+GRAPHS = {"test_graphs.py", "test_cool_graphs.py", "test_device.py", "test_estimator_in_use.py"}
+"""They look at graphs, at what stays of them, or at what runs on which device."""
 
 
 @pytest.fixture
@@ -92,11 +96,18 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Run a test with its fixtures; whole fits without checks of shapes and other optima."""
+    """
+    Run a test with its fixtures; whole fits without checks of shapes and other optima, and without
+    what TensorFlow does for programs that run long.
+    """
     parts = set(item.path.parts)
     with ExitStack() as stack:
         if WHOLE & parts:
             stack.enter_context(disable_check_shapes())
+        if not (EXPLORED | GRAPHS) & parts:
+            stack.enter_context(bijectors_without_cache())
+        if (WHOLE | {"training"}) & parts and not (EXPLORED | GRAPHS) & parts:
+            stack.enter_context(graphs_as_traced())
         if UNEXPLORED & parts and not EXPLORED & parts:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setattr("gpflow_cool.training.fit.FEW_ROWS", 0)

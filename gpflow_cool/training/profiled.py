@@ -37,7 +37,7 @@ from ..chain.terms import TaskProblems, kernel_gradient, task_problems
 from ..graphs import compiled
 from ..linalg import lapack_eigh, prefers_device
 from .model import Evaluation, Loss, TrainableChain
-from .vector import log_slope, lower_bound
+from .vector import assign_tensor, constrained_tensor, log_slope, lower_bound
 
 ABOVE_FLOOR = 1.0 + 1e-6
 """sigma2 stays above this times its bound, where the transform still has an inverse."""
@@ -333,7 +333,7 @@ class ProfiledChain(Loss):
     def present(self) -> tf.Tensor:
         """[T, 2], b and sigma2."""
         pair = self.model.b, self.model.sigma2
-        return tf.stack([tf.convert_to_tensor(p) for p in pair], axis=1)
+        return tf.stack([constrained_tensor(p) for p in pair], axis=1)
 
     def assign(self, best: tf.Tensor) -> None:
         """Set those of b and sigma2, [T, 2], that are solved for, without a check of the values."""
@@ -341,8 +341,7 @@ class ProfiledChain(Loss):
         solved = self.solves_b, self.solves_sigma2
         for parameter, value, is_solved in zip(pair, tf.unstack(best, axis=1), solved, strict=True):
             if is_solved:
-                inverse = parameter.transform.inverse(value) if parameter.transform else value
-                parameter.unconstrained_variable.assign(inverse)
+                assign_tensor(parameter, value)
 
 
 class UnsolvedChain(Loss):

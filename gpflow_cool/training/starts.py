@@ -20,7 +20,7 @@ from ..chain.starting import (
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
-from .vector import ParameterVector
+from .vector import ParameterVector, assign, constrained, softplus_floor
 
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
@@ -35,7 +35,7 @@ def starting_points(model: TrainableModel) -> list[AnyNDArray]:
     lengthscales = trainable_lengthscales(model)
     values = []
     for p in model.trainable_parameters:
-        value = p.numpy()
+        value = constrained(p)
         if id(p) in lengthscales:
             scale = np.full(p.shape, lengthscales[id(p)], value.dtype)
             value = scale if is_admissible(p, scale) else value
@@ -47,6 +47,9 @@ def is_admissible(parameter: Parameter, value: AnyNDArray | float) -> bool:
     """Whether the parameter's bounds allow the value."""
     transform = parameter.transform
     value = np.asarray(value, parameter.dtype.as_numpy_dtype)  # a float would become float32
+    floor = softplus_floor(parameter)
+    if floor is not None:
+        return bool(np.isfinite(value).all() and np.all(value > floor))
     return transform is None or bool(np.isfinite(transform.inverse(value)).all())
 
 
@@ -70,7 +73,7 @@ def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None
     them with balanced variances, and constants of the size of the targets' means.
     """
     trainable = list(run.model.trainable_parameters)
-    present = [p.numpy() for p in trainable]
+    present = [constrained(p) for p in trainable]
     changes = zip(trainable, present, centre, strict=True)
     near = {id(p): there for p, here, there in changes if not np.array_equal(here, there)}
     long = {id(p): longer(p, near[id(p)]) for p in trainable if id(p) in near}
@@ -122,7 +125,7 @@ def balanced_variances(kernel: Kernel, X: AnyNDArray) -> dict[int, AnyNDArray]:
     found = {}
     for parameter, size in zip(term_scales(kernel), others, strict=True):
         if parameter is not None:
-            value = parameter.numpy() * (first / size)
+            value = constrained(parameter) * (first / size)
             if is_admissible(parameter, value):
                 found[id(parameter)] = value
     return found
@@ -153,7 +156,7 @@ def constants_for_means(model: TrainableModel) -> dict[int, AnyNDArray]:
     size = ratio * sum(mean_kernel_diagonal(term, X.numpy()) for term in varying)
     pairs = zip(kernel.kernels[1:], term_scales(kernel), strict=True)
     constants = [p for term, p in pairs if isinstance(term, Constant) and p is not None]
-    return {id(p): size * np.ones_like(p.numpy()) for p in constants if is_admissible(p, size)}
+    return {id(p): size * np.ones_like(constrained(p)) for p in constants if is_admissible(p, size)}
 
 
 def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:
@@ -175,4 +178,4 @@ def perturb(model: TrainableModel, centre: list[AnyNDArray], rng: np.random.Gene
 
 def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) -> None:
     for parameter, value in zip(parameters, values, strict=True):
-        parameter.assign(value)
+        assign(parameter, value)

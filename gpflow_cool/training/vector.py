@@ -80,7 +80,29 @@ def constrained(parameter: Parameter) -> AnyNDArray:
     floor = softplus_floor(parameter)
     if floor is None:
         return np.asarray(parameter.numpy())
-    return np.asarray(floor + np.logaddexp(0.0, parameter.unconstrained_variable.numpy()))
+    u = parameter.unconstrained_variable.numpy()
+    return np.asarray(floor + np.logaddexp(0.0, u), dtype=u.dtype)
+
+
+def constrained_tensor(parameter: Parameter) -> tf.Tensor:
+    """The same as a tensor, which a tape can differentiate."""
+    floor, u = softplus_floor(parameter), parameter.unconstrained_variable
+    if floor is None:
+        return tf.convert_to_tensor(parameter)
+    return tf.math.softplus(u) + tf.cast(floor, u.dtype)
+
+
+def assign_tensor(parameter: Parameter, value: tf.Tensor) -> None:
+    """As :func:`assign`, inside a graph, and without a check of the value."""
+    floor, variable = softplus_floor(parameter), parameter.unconstrained_variable
+    if floor is None:
+        inverse = parameter.transform.inverse(value) if parameter.transform else value
+        variable.assign(inverse)
+        return
+    floor = tf.cast(floor, variable.dtype)
+    least = 10.0 * np.finfo(variable.dtype.as_numpy_dtype).eps * floor  # as NoiseFloor has it
+    excess = tf.maximum(value - floor, least)
+    variable.assign(excess + tf.math.log(-tf.math.expm1(-excess)))
 
 
 def log_slope(parameter: Parameter) -> AnyNDArray:
