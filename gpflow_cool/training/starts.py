@@ -20,7 +20,7 @@ from ..chain.starting import (
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
-from .vector import ParameterVector, assign, constrained, softplus_floor
+from .vector import ParameterVector, assign, constrained, rounding_at, softplus_floor
 
 LONG_LENGTHSCALE = 4.0
 """A lengthscale this many times half the median distance is tried as a start as well."""
@@ -49,7 +49,8 @@ def is_admissible(parameter: Parameter, value: AnyNDArray | float) -> bool:
     value = np.asarray(value, parameter.dtype.as_numpy_dtype)  # a float would become float32
     floor = softplus_floor(parameter)
     if floor is not None:
-        return bool(np.isfinite(value).all() and np.all(value > floor))
+        excess, least = value - floor, rounding_at(floor, parameter.dtype)
+        return bool(np.isfinite(value).all() and np.all((excess > 0) | (excess > -least)))
     return transform is None or bool(np.isfinite(transform.inverse(value)).all())
 
 

@@ -40,8 +40,8 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
 
 def softplus_floor(parameter: Parameter) -> AnyNDArray | float | None:
     """
-    The c of a parameter c + log(1 + exp(u)) of its variable u, as positive ones of GPflow's and
-    sigma2 are; None for any other.
+    The constant c of a parameter c + log(1 + exp(u)) of its variable u, as positive ones of
+    GPflow's and sigma2 are; None for any other.
 
     NumPy computes that in microseconds. TensorFlow Probability takes two milliseconds, which is
     more than the rest of an evaluation with few rows.
@@ -50,13 +50,23 @@ def softplus_floor(parameter: Parameter) -> AnyNDArray | float | None:
     floor: AnyNDArray | float = 0.0
     if type(transform) is tfp.bijectors.Chain and len(transform.bijectors) == 2:
         shift, transform = transform.bijectors
-        if type(shift) not in (tfp.bijectors.Shift, NoiseFloor):
+        if type(shift) not in (tfp.bijectors.Shift, NoiseFloor) or not is_constant(shift.shift):
             return None
         floor = np.asarray(shift.shift)
     plain = type(transform) is tfp.bijectors.Softplus and all(
         getattr(transform, name) is None for name in ("hinge_softness", "low")
     )
     return floor if plain else None
+
+
+def is_constant(bound: Any) -> bool:
+    """Whether a bound stays as it is: a variable, and a parameter, may be trained as well."""
+    return isinstance(bound, tf.Tensor) and hasattr(bound, "numpy")
+
+
+def rounding_at(floor: Any, dtype: tf.DType) -> Any:
+    """A value below the floor by no more than this counts as one above it, as `NoiseFloor` does."""
+    return 10.0 * np.finfo(dtype.as_numpy_dtype).eps * abs(floor)
 
 
 def assign(parameter: Parameter, value: AnyNDArray) -> None:
@@ -66,9 +76,10 @@ def assign(parameter: Parameter, value: AnyNDArray) -> None:
         parameter.assign(value)
         return
     variable = parameter.unconstrained_variable
-    least = 10.0 * np.finfo(variable.dtype.as_numpy_dtype).eps * floor  # as NoiseFloor has it
+    least = rounding_at(floor, variable.dtype)
     with np.errstate(all="ignore"):
-        excess = np.maximum(value - floor, least)
+        excess = value - floor
+        excess = np.where(excess < -least, np.nan, np.maximum(excess, least))
         u = excess + np.log(-np.expm1(-excess))
     if not np.isfinite(u).all():
         raise FloatingPointError(f"a parameter became {value}")
@@ -93,15 +104,14 @@ def constrained_tensor(parameter: Parameter) -> tf.Tensor:
 
 
 def assign_tensor(parameter: Parameter, value: tf.Tensor) -> None:
-    """As :func:`assign`, inside a graph, and without a check of the value."""
+    """As :func:`assign`, inside a graph, of a value that is known to be within the bounds."""
     floor, variable = softplus_floor(parameter), parameter.unconstrained_variable
     if floor is None:
         inverse = parameter.transform.inverse(value) if parameter.transform else value
         variable.assign(inverse)
         return
     floor = tf.cast(floor, variable.dtype)
-    least = 10.0 * np.finfo(variable.dtype.as_numpy_dtype).eps * floor  # as NoiseFloor has it
-    excess = tf.maximum(value - floor, least)
+    excess = tf.maximum(value - floor, rounding_at(floor, variable.dtype))
     variable.assign(excess + tf.math.log(-tf.math.expm1(-excess)))
 
 

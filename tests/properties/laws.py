@@ -217,6 +217,7 @@ def same_predictions(
     by_mean = by_mean + (error * dense.size if dense is not None else 0.0)
     allowed = by_mean, (least + error) * fitted.prior
     moved = list(moved_beyond(what, fitted, (mean, variance), allowed))
+    yield from where_not_finite(**{f"mean with {what}": mean, f"variance with {what}": variance})
     if moved and isinstance(fitted.model, CoolMTGP | SparseCoolMTGP):  # C comes from the targets
         undecided = decided_by_last_digits(fitted)
         allowed = allowed[0] + factor * undecided[0], allowed[1] + factor * undecided[1]
@@ -248,7 +249,8 @@ def decided_by_last_digits(fitted: Fitted) -> tuple[np.ndarray, np.ndarray]:
         other = twin(fitted, fitted.X, other_last_digits(fitted.Y, rng))
         pairs = zip(arrays(other.predict_y(fitted.Xnew)), fitted.y, strict=True)
         changes.append([np.max(np.abs(a - b), axis=0) for a, b in pairs])
-    mean, variance = np.max(changes, axis=0)
+    finite = np.where(np.isfinite(changes), changes, 0.0)  # what is infinite excuses nothing
+    mean, variance = np.max(finite, axis=0)
     return mean, variance
 
 

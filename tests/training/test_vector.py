@@ -1,5 +1,7 @@
 """Parameters as one vector: round trips and gradients, whatever their transform and shape."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import reference as ref
@@ -11,7 +13,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import assert_close
 
 from gpflow_cool.chain.starting import NoiseFloor
-from gpflow_cool.training.vector import ParameterVector, constrained, log_slope, lower_bound
+from gpflow_cool.training.starts import is_admissible
+from gpflow_cool.training.vector import (
+    ParameterVector,
+    assign,
+    assign_tensor,
+    constrained,
+    constrained_tensor,
+    log_slope,
+    lower_bound,
+    softplus_floor,
+)
 
 tfb = tfp.bijectors
 
@@ -234,3 +246,79 @@ def test_a_shifted_softplus_in_numpy_is_that_of_tensorflow_probability(make):
         expected = theirs.transform.forward_log_det_jacobian(u, event_ndims=0)
         assert_allclose(log_slope(ours), expected, rtol=1e-12)
         assert_allclose(constrained(ours), ours.numpy(), rtol=1e-15)
+
+
+# Read and set without TensorFlow Probability ------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_what_is_read_is_what_gpflow_reads(kind):
+    parameter = PARAMETERS[kind]()
+    assert_allclose(constrained(parameter), parameter.numpy(), rtol=2e-15)
+    assert_allclose(constrained_tensor(parameter), parameter.numpy(), rtol=2e-15)
+
+
+@pytest.mark.parametrize("value", [0.7, [0.7, 0.5]])
+def test_what_is_read_in_single_precision(value):
+    floor = NoiseFloor(tf.constant(0.25 * np.ones_like(value), tf.float32))
+    parameter = Parameter(value, transform=tfb.Chain([floor, tfb.Softplus()]), dtype=tf.float32)
+    assert constrained(parameter).dtype == np.float32
+    assert_allclose(constrained(parameter), value, rtol=5e-7)
+    assert_allclose(constrained_tensor(parameter), value, rtol=5e-7)
+
+
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_gradients_of_what_is_read_are_gpflows(rng, kind):
+    parameter = PARAMETERS[kind]()
+    weights = rng.normal(size=parameter.shape)
+    with tf.GradientTape(persistent=True) as tape:
+        ours = tf.reduce_sum(weights * constrained_tensor(parameter) ** 2)
+        gpflows = tf.reduce_sum(weights * parameter**2)
+    variable = parameter.unconstrained_variable
+    assert_allclose(tape.gradient(ours, variable), tape.gradient(gpflows, variable), rtol=1e-12)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("kind", PARAMETERS)
+def test_what_is_set_is_what_gpflow_sets(kind, in_graph):
+    parameter, other = PARAMETERS[kind](), PARAMETERS[kind]()
+    value = 1.01 * parameter.numpy()
+    other.assign(value)
+    if in_graph:
+        tf.function(lambda: assign_tensor(parameter, tf.constant(value)))()
+    else:
+        assign(parameter, value)
+    actual, expected = (p.unconstrained_variable for p in (parameter, other))
+    assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("value", [[0.5, 0.29], [0.5, np.nan], [np.inf, 0.5], [0.0, 0.5]])
+def test_what_the_bounds_forbid_is_refused(value):
+    parameter = noise_floor()
+    before = parameter.numpy()
+    assert not is_admissible(parameter, np.array(value))
+    with pytest.raises(FloatingPointError, match="a parameter became"):
+        assign(parameter, np.array(value))
+    assert_array_equal(parameter.numpy(), before)
+
+
+def test_a_value_at_the_bound_of_the_noise_is_one_just_above_it():
+    parameter = noise_floor()
+    for value in ([1e-4, 0.3], [1e-4 * (1 - 1e-15), 0.3 * (1 + 1e-15)]):
+        assert is_admissible(parameter, np.array(value))
+        assign(parameter, np.array(value))
+        assert_allclose(parameter, [1e-4, 0.3], rtol=1e-14)
+        assert np.isfinite(parameter.unconstrained_variable).all()
+
+
+def test_a_bound_that_is_trained_keeps_its_gradient():
+    bound = Parameter(1e-2, transform=positive())
+    for shift in (bound, tf.Variable(1e-2, dtype=tf.float64)):
+        parameter = Parameter([0.1], transform=tfb.Chain([tfb.Shift(shift), tfb.Softplus()]))
+        assert softplus_floor(parameter) is None
+        source = shift.unconstrained_variable if shift is bound else shift
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(constrained_tensor(parameter))
+        assert float(tape.gradient(value, source)) > 0.005
+        tf.function(partial(assign_tensor, parameter, tf.constant([0.2], tf.float64)))()
+        assert_allclose(parameter, [0.2], rtol=1e-12)
