@@ -9,12 +9,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 from .. import checks
@@ -36,15 +37,34 @@ from .monte_carlo_em import (
 from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
 from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
-from .run import History, Outcome, Run, TrainingFailed, TrainingStopped, joined, snapshot
+from .run import (
+    History,
+    Outcome,
+    Run,
+    TrainingFailed,
+    TrainingStopped,
+    joined,
+    restore,
+    snapshot,
+    state_variables,
+)
 from .starts import choose_start, perturb, starting_points
-from .trials import EXPLORED_ROWS, FEW_ROWS, try_others
+from .trials import (
+    EXPLORED_ROWS,
+    FEW_ROWS,
+    WORTHWHILE,
+    set_lengthscales_of_one_input,
+    try_others,
+)
 
 TENSORFLOW_WORDS = re.compile(r"\{\{.*?\}\}|\s*: Tensor had .*$| \[Op:.*$")
 """What TensorFlow puts around the message of a check."""
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
+
+EXPLORED_STEPS = 10
+"""Steps after which the loss tells from which lengthscales it is worth to go on."""
 
 
 def fit(
@@ -182,7 +202,8 @@ def train_shrunk(
     Train one lengthscale for all inputs, then one per input with a prior around the common one.
 
     The history is that of both, and TensorBoard shows the second part. The prior is gone
-    afterwards: the model's objective is again what it was.
+    afterwards: the model's objective is again what it was. Where no target is missing, the second
+    part begins with :func:`explore_lengthscales`.
     """
     share_lengthscales(model.kernel)
     first = train(None)
@@ -190,7 +211,9 @@ def train_shrunk(
     if not freed:
         return first
     try:
-        return joined(first, train(tensorboard))
+        if model.observed is None:
+            first = joined(first, explore_lengthscales(model, freed, train))
+        return first if first.interrupted else joined(first, train(tensorboard))
     finally:
         for parameter in freed:
             parameter.prior = None
@@ -204,6 +227,30 @@ def check_built_outside_of_strategies(model: TrainableModel) -> None:
             " parameter to every device. Build it outside, and pass the strategy to"
             " SparseCoolMTGP(..., strategy=strategy), which spreads the rows over the devices."
         )
+
+
+def explore_lengthscales(
+    model: TrainableModel, freed: list[Parameter], train: Callable[..., History]
+) -> History:
+    """
+    Take some steps from the common lengthscale, and as many from the most promising of others; the
+    model stays where the loss is lower.
+
+    Where targets change quickly along one input of several, one lengthscale for all may explain
+    them by noise alone. No gradient leads from there to a short lengthscale for that input.
+    """
+    state = state_variables(model)
+    common = train(None, steps=EXPLORED_STEPS, callbacks=(), restarts=0)
+    lowest, weights = min(common.history["loss"]), snapshot(state)
+    if common.interrupted:
+        return common
+    set_lengthscales_of_one_input(model, freed)
+    with suppress(TrainingFailed):
+        other = train(None, steps=EXPLORED_STEPS, callbacks=(), restarts=0)
+        if other.interrupted or min(other.history["loss"]) < lowest - WORTHWHILE:
+            return other
+    restore(state, weights)
+    return common
 
 
 def attempt_all(

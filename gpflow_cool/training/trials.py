@@ -14,7 +14,7 @@ from gpflow.kernels import Kernel, Linear, Periodic, RationalQuadratic, Sum
 
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
-from .run import Run, restore
+from .run import Run, restore, snapshot, state_variables
 from .starts import (
     LONG_LENGTHSCALE,
     assign_all,
@@ -147,6 +147,33 @@ def other_lengthscales(model: TrainableModel, centre: list[AnyNDArray]) -> Itera
 def may_be_alone(parameter: Parameter, value: AnyNDArray) -> bool:
     """Whether each of the inputs of a parameter is tried alone: not if they are many."""
     return 1 < np.size(value) <= MOST_ALONE and parameter.prior is None
+
+
+def set_lengthscales_of_one_input(model: TrainableModel, parameters: Sequence[Parameter]) -> None:
+    """
+    Set lengthscales, one per input, to half the median distance of the rows; or, if the loss is
+    lower there, to half of that for one input and `LONG_LENGTHSCALE` times that for the others.
+
+    Along one input the targets may change quickly, and along others slowly or not at all. Where all
+    have the same lengthscale, nothing is to be seen of that.
+    """
+    distances, state = trainable_lengthscales(model), state_variables(model)
+    own = [p for p in parameters if id(p) in distances]
+    half = [np.full(p.shape, distances[id(p)]) for p in own]
+    tries, loss = [half], model.profile()
+    for number, value in enumerate(half if loss is not None else []):
+        for column in range(value.size if value.size <= MOST_ALONE else 0):
+            alone = LONG_LENGTHSCALE * value
+            alone[column] = ALONE * value[column]
+            tries.append([*half[:number], alone, *half[number + 1 :]])
+    outcomes = []
+    for values in tries[:1] if loss is None else tries:
+        assign_all(own, values)
+        with suppress(*FAILURES):
+            found = np.inf if loss is None else loss.evaluate_anew().loss
+            outcomes.append((found, snapshot(state)))
+    if outcomes:
+        restore(state, min(outcomes, key=lambda outcome: outcome[0])[1])
 
 
 def other_periods(

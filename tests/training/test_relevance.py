@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.training.fit import explore_lengthscales
 from gpflow_cool.training.relevance import (
     SPREAD,
     free_lengthscales,
@@ -16,6 +17,7 @@ from gpflow_cool.training.relevance import (
     prior_cost,
     share_lengthscales,
 )
+from gpflow_cool.training.run import History, TrainingFailed
 
 kernels = gpflow.kernels
 
@@ -217,3 +219,56 @@ def test_exact_model_has_it_too(data):
 def test_unknown_relevance_is_refused(data):
     with pytest.raises(ValueError, match="relevance='free'.*given.*shrunk"):
         CoolMTGP(data, kernels.SquaredExponential()).fit(relevance="free")
+
+
+def test_a_quick_input_beside_others_is_found():
+    """With one lengthscale for all inputs, these rows look like noise along the first."""
+    rng = np.random.default_rng(0)
+    quick, slow, word = rng.uniform(0, 10, 60), rng.normal(size=60), rng.integers(3, size=60)
+    X = np.column_stack([quick, slow, np.eye(3)[word]])
+    f = np.sin(quick) + 0.5 * slow + (word == 0)
+    Y = np.column_stack([f, 2 * f, slow - f]) + 0.1 * rng.normal(size=(60, 3))
+    data = tuple((part - part.mean(axis=0)) / part.std(axis=0) for part in (X, Y))
+    model = CoolMTGP(data, kernels.SquaredExponential())
+    model.fit(relevance="shrunk", verbose=0)
+    free = CoolMTGP(data, kernels.SquaredExponential(lengthscales=np.ones(5)))
+    free.fit(verbose=0)
+    common = CoolMTGP(data, kernels.SquaredExponential())
+    common.fit(verbose=0)
+    losses = [float(each.training_loss()) for each in (model, free, common)]
+    assert losses[0] < losses[1] + 5.0 < losses[2] - 50.0
+    assert model.kernel.lengthscales.numpy()[0] < 0.5 < model.kernel.lengthscales.numpy()[1:].min()
+
+
+@pytest.mark.parametrize(
+    "outcomes, kept, calls",
+    [
+        ([3.0, 2.0], 2, 2),
+        ([2.0, 3.0], 1, 2),
+        ([2.0, 2.0 - 1e-4], 1, 2),
+        ([2.0, None], 1, 2),
+        (["Ctrl-C"], 1, 1),
+        ([3.0, "Ctrl-C"], 2, 2),
+    ],
+)
+def test_the_better_start_is_kept(data, outcomes, kept, calls):
+    """None stands for training that fails; each call moves b to its own number."""
+    model = CoolMTGP(data, kernels.SquaredExponential())
+    freed = free_lengthscales(model.kernel, 3)
+    called = []
+
+    def train(tensorboard, **options):
+        called.append(model.kernel.lengthscales.numpy())
+        model.b.assign(np.full(2, float(len(called))))
+        outcome = outcomes[len(called) - 1]
+        if outcome is None:
+            raise TrainingFailed("Try again.")
+        loss = 2.5 if outcome == "Ctrl-C" else outcome
+        return History({}, {"loss": [loss]}, [0], interrupted=outcome == "Ctrl-C")
+
+    history = explore_lengthscales(model, freed, train)
+    assert len(called) == calls and np.ptp(called[0]) == 0.0
+    np.testing.assert_allclose(model.b.numpy(), kept, rtol=1e-12)
+    np.testing.assert_allclose(model.kernel.lengthscales.numpy(), called[kept - 1], rtol=1e-12)
+    assert history.interrupted == ("Ctrl-C" in outcomes)
+    assert all(part[0] != called[0][0] for part in called[1:])
