@@ -292,7 +292,7 @@ def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
 
     if is_frame(y) and set(map(str, y.columns)) == set(names):
         y = y.set_axis(list(map(str, y.columns)), axis=1)[list(names)]
-    check_no_text(y, "y")
+    check_no_text(y := unmasked(y), "y")
     Y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan")
     Y = Y[:, None] if Y.ndim == 1 else Y
     if Y.shape != (num_rows, len(names)):
@@ -306,7 +306,13 @@ def targets_of(y: Any, names: Sequence[str], num_rows: int) -> AnyNDArray:
     return Y
 
 
-# Text ---------------------------------------------------------------------------------------------
+# Cells --------------------------------------------------------------------------------------------
+
+
+def unmasked(values: Any) -> Any:
+    """Numbers with NaN where a masked array is masked; anything else as it is."""
+    is_masked = isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf"
+    return values.astype(np.float64).filled(np.nan) if is_masked else values
 
 
 def check_no_text(values: Any, name: str) -> None:

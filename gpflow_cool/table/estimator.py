@@ -56,7 +56,7 @@ from .intervals import Intervals
 from .learned import LearnedKernel, table_from_json, table_to_json
 from .parquet import is_dataset
 from .places import Places
-from .sentinels import warn_of_sentinels
+from .sentinels import check_values
 from .streams import fit_dataset
 from .training_rows import TrainingRows
 from .transforms import Transform, Warping, checked_probabilities, learn_warping
@@ -184,7 +184,7 @@ class CoolMTGPRegressor(
         input_names = keep_names(self, table, encoding)
         form, Y = target_form(y, values), values.reshape(len(X), -1)
         check_targets(Y, form.names)
-        warn_of_sentinels((X, Y), input_names, form.names)
+        check_values((X, Y), input_names, form.names)
         inputs = keep_indicators(scalings(X, Y, self.standardize)[0], encoding)
         Z = inputs.standardised(X)
         targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)

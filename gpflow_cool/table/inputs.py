@@ -8,7 +8,7 @@ import numpy as np
 from gpflow.base import AnyNDArray
 
 from .. import checks
-from .columns import Scaling, check_no_text
+from .columns import Scaling, check_no_text, unmasked
 from .encoding import MISSING_INPUTS, Encoding, learn_encoding, raw_table
 
 
@@ -32,6 +32,7 @@ def training_inputs(X: Any, y: Any, missing: str) -> TrainingInputs:
     from sklearn.utils import _safe_indexing, check_consistent_length
 
     checks.option(missing, "missing_inputs", MISSING_INPUTS)
+    X, y = unmasked(X), unmasked(y)
     table = raw_table(X)
     if table is None or (table.is_plain and missing == "refuse"):
         refuse_gaps(X, IN_TRAINING)
@@ -105,6 +106,7 @@ def new_inputs(estimator: Any, X: Any, encoding: Encoding | None) -> AnyNDArray:
     """
     from sklearn.utils.validation import check_array, validate_data
 
+    X = unmasked(X)
     if encoding is None:
         check_no_text(X, "X")
         refuse_gaps(X, IN_NEW_ROWS)

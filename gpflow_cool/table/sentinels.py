@@ -1,4 +1,7 @@
-"""Numbers that may stand for a missing value, such as -999; nothing here needs TensorFlow."""
+"""
+Numbers that may stand for a missing value, such as -999, and numbers too large or too small to
+compute with; nothing here needs TensorFlow.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -51,16 +54,44 @@ def sentinel_lines(columns: Numbers, names: Sequence[str]) -> list[str]:
     ]
 
 
-def warn_of_sentinels(
+def check_ranges(values: Numbers, names: Sequence[str], what: str) -> None:
+    """
+    Raise unless deviations of columns can be computed: numbers are squared for that.
+
+    :param values: [N, P], NaN where a value is missing.
+    :param names: Names of the columns.
+    :param what: What the columns are: "Input" or "Target".
+    """
+    limits = np.finfo(np.float64)
+    largest, smallest = np.sqrt(limits.max / values.size), np.sqrt(limits.tiny)
+    for name, column in zip(names, values.T, strict=True):
+        known = column[~np.isnan(column)]
+        most = np.max(np.abs(known), initial=0.0)
+        if most > largest:
+            raise ValueError(
+                f"{what} {name!r} has values of the size of {most:.3g}, whose squares are too large"
+                " for float64: divide the column by a constant."
+            )
+        spread = np.ptp(known) if len(known) else 0.0
+        if 0.0 < spread < smallest:
+            raise ValueError(
+                f"{what} {name!r} varies by {spread:.3g} only, whose square is too small for"
+                " float64: multiply the column by a constant."
+            )
+
+
+def check_values(
     data: tuple[Numbers, Numbers], inputs: Sequence[str] | None, targets: Sequence[str]
 ) -> None:
     """
-    Warn the caller's caller of codes for missing values.
+    Raise where deviations cannot be computed; warn the caller's caller of codes for missing values.
 
     :param data: Inputs [N, D] and targets [N, T].
     :param inputs: Names of the inputs; None if they have none.
     """
     X, Y = data
     names = [f"x{d}" for d in range(X.shape[1])] if inputs is None else inputs
+    check_ranges(X, names, "Input")
+    check_ranges(Y, targets, "Target")
     for line in sentinel_lines(X, names) + sentinel_lines(Y, targets):
         warnings.warn(line, stacklevel=3)

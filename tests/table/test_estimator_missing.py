@@ -148,6 +148,18 @@ def test_nothing_missing_is_nothing_to_fill(inducing):
         regressor.impute(np.where(np.arange(48).reshape(24, 2) == 7, np.nan, FULL))
 
 
+def test_what_is_masked_is_missing():
+    masked = np.ma.masked_array(np.where(MISSING, 1000.0, FULL), MISSING)
+    one, other = (CoolMTGPRegressor("se", orders=1).fit(X, each) for each in (masked, Y))
+    assert_array_equal(one.predict(X[:3]), other.predict(X[:3]))
+    assert_array_equal(one.predict_given(X[:9], masked[:9]), other.predict_given(X[:9], Y[:9]))
+    inputs = np.ma.masked_array(X, np.arange(len(X))[:, None] == 2)
+    with pytest.raises(ValueError, match="row 2.*is NaN, the only gap in the inputs"):
+        one.fit(inputs, Y)
+    with pytest.raises(ValueError, match="row 2.*is NaN, the only gap in the inputs"):
+        one.predict(inputs)
+
+
 def test_what_is_refused():
     never = np.column_stack([Y[:, 0], np.full(24, np.nan)])
     with pytest.raises(ValueError, match="'heat' is NaN in every row.*Leave it out"):

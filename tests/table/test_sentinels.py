@@ -1,5 +1,7 @@
 """Numbers that may stand for a missing value."""
 
+import re
+
 import numpy as np
 import pytest
 from commands import run, write
@@ -68,3 +70,30 @@ def test_the_command_remarks_once(tmp_path):
     assert result.stderr.count("-999 occurs 4 times in 'b', far from all other values") == 1
     assert result.stderr.count("9999 occurs 3 times in 'y', far from all") == 1
     assert "UserWarning" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "scale, text",
+    [
+        (1e160, "has values of the size of 2e+160, whose squares are too large for float64"),
+        (1e306, "has values of the size of 2e+306, whose squares are too large for float64"),
+        (1e-160, "varies by 3e-160 only, whose square is too small for float64"),
+        (1e-320, "varies by 3e-320 only, whose square is too small for float64"),
+    ],
+)
+def test_columns_that_cannot_be_squared_are_refused_by_name(scale, text):
+    values = np.linspace(-1.0, 2.0, 8)
+    odd, plain = np.column_stack([values, scale * values]), np.column_stack([values, values**2])
+    with pytest.raises(ValueError, match=re.escape(f"Input 'x1' {text}")):
+        CoolMTGPRegressor("se").fit(odd, plain)
+    odd[3, 1] = np.nan
+    with pytest.raises(ValueError, match=re.escape(f"Target 'task_1' {text}")):
+        CoolMTGPRegressor("se").fit(plain, odd)
+
+
+def test_large_and_small_columns_are_fitted(rng):
+    X, Y = rng.normal(size=(8, 1)), rng.normal(size=(8, 2))
+    plain = CoolMTGPRegressor("se", orders=1).fit(X, Y).predict(X)
+    for unit in (2.0**400, 2.0**-400):
+        scaled = CoolMTGPRegressor("se", orders=1).fit(X * unit, Y * unit).predict(X * unit)
+        np.testing.assert_allclose(scaled / unit, plain, rtol=1e-9)
