@@ -1,6 +1,7 @@
 """The command ``gpflow-cool map``: predictions over two inputs as pictures."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +115,7 @@ def map_command(
     if columns is not None:
         first, second = axes_of(columns, x, y)
         shown = shown_targets(columns.targets, targets, limits)
-        fixed = values_at(columns, at)
+        fixed = values_at(columns, at, (first, second))
     regressor = console.load_model(model)
     if columns is None:
         raise TableError(f"{model} was fitted to arrays without names: draw maps from Python.")
@@ -258,12 +259,22 @@ def shown_targets(
     return shown
 
 
-def values_at(columns: SavedColumns, at: dict[str, str]) -> Any:
-    """[D], values of the inputs that --at names, encoded; NaN for the others."""
+def values_at(columns: SavedColumns, at: dict[str, str], axes: Sequence[str] = ()) -> Any:
+    """
+    [D], values of the inputs that --at names, encoded; NaN for the others.
+
+    :param axes: Inputs that vary over the map, and have no single value.
+    """
     unknown = [name for name in at if name not in columns.inputs]
     if unknown:
         names, meant = ", ".join(columns.inputs), did_you_mean(unknown[0], columns.inputs)
         raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.{meant}")
+    varied = [name for name in at if name in axes]
+    if varied:
+        raise TableError(
+            f"--at {varied[0]}: this input is on an axis of the map, where it takes all values."
+            f" --at is for the inputs that are on neither axis: leave {varied[0]!r} out."
+        )
     parts = []
     for name, coding in columns.codings.items():
         if name not in at:
