@@ -157,6 +157,21 @@ def test_rows_far_from_all_training_rows_are_counted(tmp_path):
     assert run("predict", model, near, *arguments[3:]).stderr == ""
 
 
+def test_rows_outside_of_the_training_rows_are_counted_whatever_the_kernel(tmp_path):
+    table = frame("a")
+    table["a"] += 3 * table["x"]
+    regressor = CoolMTGPRegressor("se+linear", ard=False)
+    regressor.fit(table[["x"]], table[["a"]]).save(tmp_path / "model")
+    new = write(tmp_path / "new.csv", "x\n1\n300\n8\n")
+    arguments = ["predict", tmp_path / "model", new, "--out", tmp_path / "p.csv", "--json"]
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["far_rows"], found["outside_rows"]) == (0, 1)
+    line = "1 of 3 rows are outside of the training rows by more than half of a column's range"
+    assert result.stderr.startswith(f"{line}: x is 300, in training 0 to 6.")
+
+
 def test_many_rows_with_an_empty_cell_are_told_at_once(tmp_path):
     table = frame("a", num_rows=5001)
     table.loc[7, "a"] = np.nan
