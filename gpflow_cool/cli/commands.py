@@ -247,7 +247,9 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
 
     The file gets the columns of DATA with the targets completed, and for each target NAME a column
     NAME_std: the standard deviation of what was filled in, 0 for what was there. In CSV, cells that
-    were not empty stay as they are, and so do separator, decimal mark and encoding.
+    were not empty stay as they are, and so do separator, decimal mark and encoding. A name that a
+    spreadsheet would take for a formula, as =1+1, gets a ' before it. DATA itself is not replaced,
+    even with --force: only there it is plain what was measured.
 
     \b
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
@@ -256,8 +258,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     found = tables.training_table(given)
     tables.check_gaps(found)
     tables.check_size(len(found.X), given, restarts + 1)
-    # The completed table replaces its own file without loss, unless rows are left out.
-    check_output(out, TABLES, force, [] if found.kept.all() else [given.data])
+    check_output(out, TABLES, force, [given.data])
     load_tensorflow()
     from ..training.remarks import remark_lines
 

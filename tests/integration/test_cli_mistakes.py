@@ -133,14 +133,25 @@ def test_outputs_that_are_the_same(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
-def test_rows_that_are_left_out_are_not_lost(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--missing-inputs", "drop"]])
+def test_a_completed_table_does_not_replace_what_was_measured(tmp_path, monkeypatch, options):
     monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
-    text = "a,b\n1,2\n2,\n,3\n4,5\n"
+    text = "a,b\n1,2\n2,\n3,3\n4,5\n" + ",7\n" * bool(options)
     data = write(tmp_path / "data.csv", text)
-    arguments = ["impute", data, "--targets", "b", "--missing-inputs", "drop", "--out", data]
-    result = run(*arguments, "--force")
-    assert result.exit_code == 2 and "data.csv is also read by this command" in result.stderr
+    (tmp_path / "link.csv").symlink_to(data)
+    for out in (data, tmp_path / "link.csv"):
+        result = run("impute", data, "--targets", "b", *options, "--out", out, "--force")
+        line = f"{out} is also read by this command, so that it is not replaced, even with --force:"
+        assert result.exit_code == 2 and f"{line} choose another name." in result.stderr
     assert data.read_text() == text
+
+
+def test_help_of_impute_tells_of_names_and_of_data():
+    told = " ".join(run("impute", "--help").stdout.split())
+    assert (
+        "A name that a spreadsheet would take for a formula, as =1+1, gets a ' before it." in told
+    )
+    assert "DATA itself is not replaced, even with --force" in told
 
 
 def test_a_full_disk(place, tmp_path, monkeypatch):
