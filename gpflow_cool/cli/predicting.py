@@ -136,7 +136,7 @@ def predict(
     columns = saved_columns(model)
     rows = None if columns is None else new_rows(columns, table, given, quiet)
     if columns is not None:
-        names = prediction_names(columns.targets, cov, quantiles or ())
+        names = prediction_names(columns.targets, cov, quantiles or (), fitted=True)
         names = names if samples is None else sample_names(columns.targets)
         is_text = out.suffix.lower() == ".csv"
         copied = copied_columns(table.as_written() if is_text else table, keep, names)
