@@ -15,6 +15,7 @@ from ..table.files import TableError, did_you_mean
 from ..table.writing import check_output
 from . import console
 from .predicting import SavedColumns, saved_columns
+from .wording import printable
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -210,7 +211,7 @@ def write_below(figure: Any, line: str) -> None:
     """Write a line below all pictures of a figure, in several lines if it is long."""
     if line:
         width = int(LETTERS_PER_INCH * figure.get_figwidth())
-        text = "\n".join(textwrap.wrap(console.printable(line), width))
+        text = "\n".join(textwrap.wrap(printable(line), width))
         figure.supxlabel(text, fontsize=7, parse_math=False)
 
 

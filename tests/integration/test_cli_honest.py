@@ -11,7 +11,7 @@ import pytest
 from commands import mistake, run, write
 
 from gpflow_cool.callbacks import CallbackList
-from gpflow_cool.cli.console import printable
+from gpflow_cool.cli.wording import printable
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 

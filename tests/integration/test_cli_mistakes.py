@@ -8,6 +8,7 @@ from commands import mistake, run, write
 
 from gpflow_cool.cli.console import Training
 from gpflow_cool.cli.tables import input_names, target_names
+from gpflow_cool.cli.wording import in_options
 from gpflow_cool.loading import load
 from gpflow_cool.table.files import FileTable
 
@@ -189,8 +190,28 @@ def test_a_model_that_is_no_estimator(place, tmp_path):
 
 def test_folds(place):
     data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
-    assert "folds=21 is not possible for 20 rows" in mistake(*data, 21)
+    assert "--folds 21 is not possible for 20 rows" in mistake(*data, 21)
     assert "1 is not in the range x>=2" in mistake(*data, 1)
+
+
+def test_options_are_told_as_they_are_typed_here(tmp_path):
+    """Messages of the estimator and of training name those of Python."""
+    rows = [f"{x},{sign * (1 + x % 3)}" for x in range(12) for sign in (1, -1)]
+    data = write(tmp_path / "data.csv", "\n".join(["x,y", *rows]))
+    arguments = ["fit", data, "--targets", "y", "--out", tmp_path / "m"]
+    said = run(*arguments).stdout
+    assert "Other inputs, another kernel or --restarts 5 may show more." in said
+    assert mistake(*arguments).endswith("choose another folder, or replace it (--force).\n")
+    free = mistake(*arguments, "--force", "--kernel", "auto", "--ard")
+    assert "--ard does not go with --kernel auto: free lengthscales overfit" in free
+    assert free.endswith("Name a kernel (--kernel se), or leave --ard out.\n")
+    data.write_text("x,y\n1,2\n,3\n4,5\n")
+    line = mistake(*arguments, "--force")
+    assert "inputs: --missing-inputs fill fills them and adds a flag, drop leaves" in line
+    failed = "Try other starting values, restarts=5, or a larger sigma2."
+    assert in_options(failed) == "Try other starting values, --restarts 5, or a larger sigma2."
+    categories = "matter most: restarts=5 0.5, folds=2 0.1"
+    assert in_options(categories) == categories
 
 
 def test_one_way_of_naming_kernels(place):
