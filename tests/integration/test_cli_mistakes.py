@@ -214,6 +214,19 @@ def test_options_are_told_as_they_are_typed_here(tmp_path):
     assert in_options(categories) == categories
 
 
+def test_one_group_or_block_cannot_be_held_out(tmp_path):
+    rows = "\n".join(f"{x},7,{x * x}" for x in range(8))
+    data = write(tmp_path / "data.csv", f"x,site,y\n{rows}\n")
+    evaluate = ["evaluate", data, "--targets", "y"]
+    nothing = "so that no part of the rows can be held out. Choose others, or leave"
+    line = f"--groups site: the column is '7' in every row, {nothing} --groups out.\n"
+    assert mistake(*evaluate, "--groups", "site").endswith(line)
+    line = f"--blocks x,1: all rows are in one block, {nothing} --blocks out.\n"
+    assert mistake(*evaluate, "--blocks", "x,1").endswith(line)
+    some = "There are 2 groups, but 5 folds: use fewer folds, or smaller groups."
+    assert some in mistake(*evaluate, "--blocks", "x,2")
+
+
 def test_one_way_of_naming_kernels(place):
     data = ["evaluate", place / "data.csv", "--targets", "heat", "--kernels", "se,linear"]
     message = "--kernels takes the place of --kernel: choose one of the two."
