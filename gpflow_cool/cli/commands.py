@@ -87,12 +87,12 @@ main.add_command(evaluate)
 @console.training_settings
 @click.option(
     "--inducing",
-    type=click.IntRange(1),
+    type=console.Whole(1),
     help=f"Inducing points; by default {DEFAULT_POINTS} beyond {MAX_ROWS} rows, else none.",
 )
 @click.option(
     "--orders",
-    type=click.IntRange(1),
+    type=console.Whole(1),
     default=DEFAULT_ORDERS,
     show_default=True,
     help="Number of orders of the targets to average over; 1 for their own order.",
@@ -311,7 +311,7 @@ main.add_command(map_command)
     help="Folder for the figures; a number is added to its name if it exists.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data."
+    "--seed", type=console.Whole(0), default=0, show_default=True, help="Seed of the data."
 )
 def demo(out: Path, seed: int) -> None:
     """Fit the paper's two-task data; print and draw what was learned."""

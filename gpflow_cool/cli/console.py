@@ -200,6 +200,19 @@ class Transform(click.ParamType):
         return found
 
 
+class Whole(click.IntRange):
+    """A whole number, not too small, and where an end is given not too large."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            span = (
+                f"of at least {self.min}" if self.max is None else f"from {self.min} to {self.max}"
+            )
+            self.fail(f"{value!r} is not a whole number {span}", param, ctx)
+
+
 class Numbers(click.ParamType):
     """Numbers between 0 and 1 with commas between them."""
 
@@ -239,7 +252,7 @@ table_option = click.option(
 )
 restarts_option = click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     help="Number of further fits from random parameters; the best is kept.",
 )
@@ -306,7 +319,7 @@ training_settings = add(
     ),
     click.option(
         "--seed",
-        type=click.IntRange(0),
+        type=Whole(0),
         default=0,
         show_default=True,
         help="Seed of all that is random: restarts, orders, folds, draws of missing targets.",

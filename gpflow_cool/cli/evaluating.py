@@ -52,7 +52,7 @@ class Kernels(click.ParamType):
 @console.training_options
 @click.option(
     "--folds",
-    type=click.IntRange(2),
+    type=console.Whole(2),
     default=5,
     show_default=True,
     help="Number of parts; each is predicted from the others.",
@@ -62,7 +62,7 @@ class Kernels(click.ParamType):
     "--blocks", type=Blocks(), help="Hold out blocks of places: a grid of K x K over x and y."
 )
 @click.option("--kernels", type=Kernels(), help="Several kernels to compare, in place of --kernel.")
-@click.option("--inducing", type=click.IntRange(1), help="Inducing points of Cool-MTGP.")
+@click.option("--inducing", type=console.Whole(1), help="Inducing points of Cool-MTGP.")
 @console.output_options
 def evaluate(
     folds: int,

@@ -70,14 +70,14 @@ class Limits(Assignments):
     default={},
     help="Values of other inputs, as depth=3,soil=clay; by default means, or the most frequent.",
 )
-@click.option("--simulations", type=click.IntRange(0), default=0, help="Draw so many, too.")
-@click.option("--cells", type=click.IntRange(2), default=200, show_default=True)
+@click.option("--simulations", type=console.Whole(0), default=0, help="Draw so many, too.")
+@click.option("--cells", type=console.Whole(2), default=200, show_default=True)
 @click.option(
     "--aspect",
     type=click.Choice(["equal", "auto"]),
     help="Whether both inputs have the same unit; by default what their names tell.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=console.Whole(0), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help=".png, .pdf or .svg file."
 )

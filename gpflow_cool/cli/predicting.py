@@ -74,11 +74,11 @@ class NewRows(NamedTuple):
 )
 @click.option("--keep", type=console.Names(), help="Columns of DATA to copy, as id or 'x*'.")
 @click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
-@click.option("--samples", type=click.IntRange(1), help="Write so many joint samples instead.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --samples.")
+@click.option("--samples", type=console.Whole(1), help="Write so many joint samples instead.")
+@click.option("--seed", type=console.Whole(0), default=0, show_default=True, help="Of --samples.")
 @click.option(
     "--digits",
-    type=click.IntRange(1, 17),
+    type=console.Whole(1, 17),
     default=DIGITS,
     show_default=True,
     help="Digits of the deviations in CSV; means have as many decimals.",

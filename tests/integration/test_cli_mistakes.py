@@ -81,8 +81,17 @@ MISTAKES = {
     "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'auto', 'se'"),
     "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
     "no targets": (GOOD, [], "Missing option '--targets'"),
-    "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),
-    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "-1 is not in the range x>=0"),
+    "orders": (
+        GOOD,
+        ["--targets", "a", "--orders", "0"],
+        "'0' is not a whole number of at least 1",
+    ),
+    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "'-1' is not a whole number of at least 0"),
+    "seed of letters": (
+        GOOD,
+        ["--targets", "a", "--seed", "x"],
+        "Invalid value for '--seed': 'x' is not a whole number of at least 0",
+    ),
 }
 
 
@@ -175,6 +184,7 @@ def test_mistakes_in_predict(place, tmp_path):
     line = "--given haet: the model's targets are heat, cold. Did you mean 'heat'?"
     assert line in mistake(*arguments, "--given", "haet")
     assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
+    assert "'18' is not a whole number from 1 to 17" in mistake(*arguments, "--digits", 18)
     bad = write(tmp_path / "bad.csv", "x\n1\n")
     assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])
     (tmp_path / "broken").mkdir()
@@ -191,7 +201,7 @@ def test_a_model_that_is_no_estimator(place, tmp_path):
 def test_folds(place):
     data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
     assert "--folds 21 is not possible for 20 rows" in mistake(*data, 21)
-    assert "1 is not in the range x>=2" in mistake(*data, 1)
+    assert "'1' is not a whole number of at least 2" in mistake(*data, 1)
 
 
 def test_options_are_told_as_they_are_typed_here(tmp_path):
