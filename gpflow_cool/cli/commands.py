@@ -131,10 +131,10 @@ def fit(
       gpflow-cool fit folder/*.parquet --targets heat,cold --inducing 200 --out model
     """
     given = Training(data=data[0], **options)
-    check_writable(out)
-    check_place(out, force)
     found = streams.training_stream(data, given) or tables.training_table(given)
     prediction_names(found.targets)
+    check_writable(out)
+    check_place(out, force)
     if report is not None:
         check_report(report, out, force)
     points = inducing_points(found, given, inducing, restarts + 1)

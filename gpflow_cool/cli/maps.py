@@ -111,12 +111,12 @@ def map_command(
       gpflow-cool map model --x lon --y lat --limits Cd=0.8,Cu=50 --out map.png
     """
     console.check_model(model)
-    check_output(out, PICTURES, force, [model])
     columns = saved_columns(model)
     if columns is not None:
         first, second = axes_of(columns, x, y)
         shown = shown_targets(columns.targets, targets, limits)
         fixed = values_at(columns, at, (first, second))
+    check_output(out, PICTURES, force, [model])
     regressor = console.load_model(model)
     if columns is None:
         raise TableError(f"{model} was fitted to arrays without names: draw maps from Python.")

@@ -90,6 +90,9 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     assert "--at deep: not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
     wrong = mistake("map", model, *place, "--at", "depth=low", *out)
     assert "--at depth: 'low' is not a number" in wrong
+    (tmp_path / "map.png").touch()
+    assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
+    assert "map.png exists already" in mistake("map", model, *place, *out)
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")
     assert ".png or .pdf or .svg" in bad
 

@@ -134,6 +134,16 @@ def test_places_that_do_not_serve(tmp_path):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
+def test_columns_are_checked_before_what_is_there_already(tmp_path, monkeypatch):
+    """Else a user would choose another name, or say --force, and be told of the columns then."""
+    monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
+    data = write(tmp_path / "data.csv", GOOD)
+    arguments = ["fit", data, "--out", tmp_path, "--targets"]
+    assert "has no column 'z'" in mistake(*arguments, "z")
+    assert "is not a saved model, so that it is not replaced" in mistake(*arguments, "a")
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
 def test_outputs_that_are_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)  # told before
     data = write(tmp_path / "data.csv", GOOD)
