@@ -36,7 +36,7 @@ trieste/    samplers  model  __init__
 datasets  loading
 studies/    records  text  paper  figures  methods  partition  runner
             synthetic  permutation  variance  real  runtime  results  __init__  __main__
-cli/        console  tables  streams  evaluating  columns  predicting  maps  demo  commands
+cli/        wording  console  tables  streams  evaluating  columns  predicting  maps  demo  commands
 __main__
 """
 """Folders and modules in order; `__init__` where a folder's has more than a docstring."""

@@ -1,8 +1,7 @@
 """Columns of the files that `predict` writes: their names, and numbers that can be read."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,8 +9,22 @@ from ..table.files import TableError
 from .tables import decimals_for
 
 
+class PredictionColumn(NamedTuple):
+    """A column of the file of predictions."""
+
+    name: str
+    what: str
+    """What it holds, in words."""
+
+    option: str = ""
+    """The option that asks for it."""
+
+
 def prediction_names(
-    targets: Sequence[str], cov: bool = False, quantiles: Sequence[float] = ()
+    targets: Sequence[str],
+    cov: bool = False,
+    quantiles: Sequence[float] = (),
+    fitted: bool = False,
 ) -> list[str]:
     """
     Names of the columns of predictions: each target, its deviation and quantiles, then covariances.
@@ -19,21 +32,44 @@ def prediction_names(
     >>> prediction_names(["a", "b"], True, [0.05])
     ['a', 'a_std', 'a_q5', 'b', 'b_std', 'b_q5', 'cov_a_b']
 
+    :param fitted: Whether there is a model already, so that other names take another fit.
     :raises TableError: If two of them would have the same name.
     """
-    endings = ["", "_std", *(f"_q{100 * p:g}" for p in quantiles)]
-    names = [f"{target}{ending}" for target in targets for ending in endings]
-    if cov:
-        names += [f"cov_{targets[t]}_{targets[u]}" for t, u in pairs_of(len(targets))]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        hint = "leave out --cov, or rename" if twice[0].startswith("cov_") else "rename"
-        raise TableError(
-            f"Two columns of predictions would be called {twice[0]!r}, since a target NAME gets the"
-            f" columns NAME and NAME_std, and --cov adds cov_NAME_OTHER: {hint} a target in the"
-            " table, and fit again."
-        )
-    return names
+    columns = [column for target in targets for column in columns_of_target(target, quantiles)]
+    for t, u in pairs_of(len(targets)) if cov else []:
+        what = f"the covariance of {targets[t]!r} and {targets[u]!r}"
+        columns.append(PredictionColumn(f"cov_{targets[t]}_{targets[u]}", what, "--cov"))
+    seen: dict[str, PredictionColumn] = {}
+    for column in columns:
+        if column.name in seen:
+            raise TableError(clash_line(seen[column.name], column, fitted))
+        seen[column.name] = column
+    return list(seen)
+
+
+def columns_of_target(target: str, quantiles: Sequence[float]) -> list[PredictionColumn]:
+    """The columns of one target: its mean, its deviation, its quantiles."""
+    parts = [(f"{100 * p:g}", f"{target}_q{100 * p:g}") for p in quantiles]
+    return [
+        PredictionColumn(target, f"the target {target!r}"),
+        PredictionColumn(f"{target}_std", f"the deviation of {target!r}"),
+        *(
+            PredictionColumn(name, f"the {percent}% quantile of {target!r}", "--quantiles")
+            for percent, name in parts
+        ),
+    ]
+
+
+def clash_line(first: PredictionColumn, second: PredictionColumn, fitted: bool) -> str:
+    """What to say of two columns of the same name."""
+    if first.what == second.what and second.option:
+        return f"{second.option} asks twice for {second.what}: ask once."
+    option = second.option or first.option
+    leave = f"Leave out {option}, or rename" if option else "Rename"
+    return (
+        f"Two columns of predictions would be called {second.name!r}: {first.what} and"
+        f" {second.what}. {leave} a target in the table{', and fit again' if fitted else ''}."
+    )
 
 
 def prediction_columns(

@@ -87,12 +87,12 @@ main.add_command(evaluate)
 @console.training_settings
 @click.option(
     "--inducing",
-    type=click.IntRange(1),
+    type=console.Whole(1),
     help=f"Inducing points; by default {DEFAULT_POINTS} beyond {MAX_ROWS} rows, else none.",
 )
 @click.option(
     "--orders",
-    type=click.IntRange(1),
+    type=console.Whole(1),
     default=DEFAULT_ORDERS,
     show_default=True,
     help="Number of orders of the targets to average over; 1 for their own order.",
@@ -131,10 +131,10 @@ def fit(
       gpflow-cool fit folder/*.parquet --targets heat,cold --inducing 200 --out model
     """
     given = Training(data=data[0], **options)
-    check_writable(out)
-    check_place(out, force)
     found = streams.training_stream(data, given) or tables.training_table(given)
     prediction_names(found.targets)
+    check_writable(out)
+    check_place(out, force)
     if report is not None:
         check_report(report, out, force)
     points = inducing_points(found, given, inducing, restarts + 1)
@@ -247,7 +247,9 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
 
     The file gets the columns of DATA with the targets completed, and for each target NAME a column
     NAME_std: the standard deviation of what was filled in, 0 for what was there. In CSV, cells that
-    were not empty stay as they are, and so do separator, decimal mark and encoding.
+    were not empty stay as they are, and so do separator, decimal mark and encoding. A name that a
+    spreadsheet would take for a formula, as =1+1, gets a ' before it. DATA itself is not replaced,
+    even with --force: only there it is plain what was measured.
 
     \b
       gpflow-cool impute data.csv --targets heat,cold --out completed.csv
@@ -256,8 +258,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     found = tables.training_table(given)
     tables.check_gaps(found)
     tables.check_size(len(found.X), given, restarts + 1)
-    # The completed table replaces its own file without loss, unless rows are left out.
-    check_output(out, TABLES, force, [] if found.kept.all() else [given.data])
+    check_output(out, TABLES, force, [given.data])
     load_tensorflow()
     from ..training.remarks import remark_lines
 
@@ -310,7 +311,7 @@ main.add_command(map_command)
     help="Folder for the figures; a number is added to its name if it exists.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data."
+    "--seed", type=console.Whole(0), default=0, show_default=True, help="Seed of the data."
 )
 def demo(out: Path, seed: int) -> None:
     """Fit the paper's two-task data; print and draw what was learned."""

@@ -8,7 +8,6 @@ import csv
 import json
 import os
 import sys
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import click
 from ..report.page import without_nan
 from ..table.costs import MAX_ROWS
 from ..table.files import TableError, read_table
+from .wording import in_options, printable
 
 KERNELS = [
     "auto",
@@ -90,7 +90,7 @@ def message_of(error: Exception) -> str:
 
 def fail(message: str, code: int) -> NoReturn:
     """End with one line."""
-    click.echo(f"gpflow-cool: {printable(' '.join(message.split()))}", err=True)
+    click.echo(f"gpflow-cool: {printable(in_options(' '.join(message.split())))}", err=True)
     sys.exit(code)
 
 
@@ -200,6 +200,19 @@ class Transform(click.ParamType):
         return found
 
 
+class Whole(click.IntRange):
+    """A whole number, not too small, and where an end is given not too large."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            span = (
+                f"of at least {self.min}" if self.max is None else f"from {self.min} to {self.max}"
+            )
+            self.fail(f"{value!r} is not a whole number {span}", param, ctx)
+
+
 class Numbers(click.ParamType):
     """Numbers between 0 and 1 with commas between them."""
 
@@ -239,7 +252,7 @@ table_option = click.option(
 )
 restarts_option = click.option(
     "--restarts",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     help="Number of further fits from random parameters; the best is kept.",
 )
@@ -306,7 +319,7 @@ training_settings = add(
     ),
     click.option(
         "--seed",
-        type=click.IntRange(0),
+        type=Whole(0),
         default=0,
         show_default=True,
         help="Seed of all that is random: restarts, orders, folds, draws of missing targets.",
@@ -376,20 +389,7 @@ def written(out: Path) -> str:
 def note(line: str, quiet: bool = False) -> None:
     """Print a remark to standard error."""
     if not quiet:
-        click.echo(printable(line), err=True)
-
-
-def printable(text: str) -> str:
-    r"""
-    Text for a terminal: characters that could steer it, as in names of columns, are spelt out.
-
-    >>> print(printable("a\x1b[2Jb\u202ec"), printable("grün\n"), end="")
-    a\x1b[2Jb\u202ec grün
-    """
-    return "".join(
-        c if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf") else repr(c)[1:-1]
-        for c in text
-    )
+        click.echo(printable(in_options(line)), err=True)
 
 
 def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool) -> None:
@@ -397,4 +397,4 @@ def say(result: dict[str, Any], lines: Sequence[str], quiet: bool, as_json: bool
     if as_json:
         click.echo(json.dumps(without_nan(result), indent=1, allow_nan=False))
     elif not quiet:
-        click.echo(printable("\n".join(lines)))
+        click.echo(printable(in_options("\n".join(lines))))

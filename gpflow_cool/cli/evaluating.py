@@ -1,5 +1,6 @@
 """The command `evaluate`: folds and tables are checked before TensorFlow is loaded."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -51,7 +52,7 @@ class Kernels(click.ParamType):
 @console.training_options
 @click.option(
     "--folds",
-    type=click.IntRange(2),
+    type=console.Whole(2),
     default=5,
     show_default=True,
     help="Number of parts; each is predicted from the others.",
@@ -61,7 +62,7 @@ class Kernels(click.ParamType):
     "--blocks", type=Blocks(), help="Hold out blocks of places: a grid of K x K over x and y."
 )
 @click.option("--kernels", type=Kernels(), help="Several kernels to compare, in place of --kernel.")
-@click.option("--inducing", type=click.IntRange(1), help="Inducing points of Cool-MTGP.")
+@click.option("--inducing", type=console.Whole(1), help="Inducing points of Cool-MTGP.")
 @console.output_options
 def evaluate(
     folds: int,
@@ -158,11 +159,29 @@ def split_table(
     check_folds(folds, len(found.X))
     if groups is not None:
         check_names([groups], found.table)
-        return split_groups(found.cells(groups), folds, seed)
+        cells = found.cells(groups)
+        check_several(cells, f"--groups {groups}", f"the column is {str(cells[0])!r} in every row")
+        return split_groups(cells, folds, seed)
     if blocks is not None:
         places = found.table.numbers(blocks[0])[found.kept]
-        return split_groups(blocks_of(places, blocks[1]), folds, seed)
+        cells = blocks_of(places, blocks[1])
+        option = f"--blocks {','.join(blocks[0])},{blocks[1]}"
+        check_several(cells, option, "all rows are in one block")
+        return split_groups(cells, folds, seed)
     return list(split_rows(len(found.X), folds, seed))
+
+
+def check_several(groups: Sequence[Any], option: str, what: str) -> None:
+    """
+    Raise if all rows are of one group.
+
+    :param what: How to say so.
+    """
+    if len(set(map(str, groups))) == 1:
+        raise TableError(
+            f"{option}: {what}, so that no part of the rows can be held out. Choose others, or"
+            f" leave {option.split()[0]} out."
+        )
 
 
 def check_scored(found: TrainingTable) -> None:

@@ -1,6 +1,7 @@
 """The command ``gpflow-cool map``: predictions over two inputs as pictures."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ..table.files import TableError, did_you_mean
 from ..table.writing import check_output
 from . import console
 from .predicting import SavedColumns, saved_columns
+from .wording import printable
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -68,14 +70,14 @@ class Limits(Assignments):
     default={},
     help="Values of other inputs, as depth=3,soil=clay; by default means, or the most frequent.",
 )
-@click.option("--simulations", type=click.IntRange(0), default=0, help="Draw so many, too.")
-@click.option("--cells", type=click.IntRange(2), default=200, show_default=True)
+@click.option("--simulations", type=console.Whole(0), default=0, help="Draw so many, too.")
+@click.option("--cells", type=console.Whole(2), default=200, show_default=True)
 @click.option(
     "--aspect",
     type=click.Choice(["equal", "auto"]),
     help="Whether both inputs have the same unit; by default what their names tell.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=console.Whole(0), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help=".png, .pdf or .svg file."
 )
@@ -109,12 +111,12 @@ def map_command(
       gpflow-cool map model --x lon --y lat --limits Cd=0.8,Cu=50 --out map.png
     """
     console.check_model(model)
-    check_output(out, PICTURES, force, [model])
     columns = saved_columns(model)
     if columns is not None:
         first, second = axes_of(columns, x, y)
         shown = shown_targets(columns.targets, targets, limits)
-        fixed = values_at(columns, at)
+        fixed = values_at(columns, at, (first, second))
+    check_output(out, PICTURES, force, [model])
     regressor = console.load_model(model)
     if columns is None:
         raise TableError(f"{model} was fitted to arrays without names: draw maps from Python.")
@@ -209,7 +211,7 @@ def write_below(figure: Any, line: str) -> None:
     """Write a line below all pictures of a figure, in several lines if it is long."""
     if line:
         width = int(LETTERS_PER_INCH * figure.get_figwidth())
-        text = "\n".join(textwrap.wrap(console.printable(line), width))
+        text = "\n".join(textwrap.wrap(printable(line), width))
         figure.supxlabel(text, fontsize=7, parse_math=False)
 
 
@@ -258,12 +260,22 @@ def shown_targets(
     return shown
 
 
-def values_at(columns: SavedColumns, at: dict[str, str]) -> Any:
-    """[D], values of the inputs that --at names, encoded; NaN for the others."""
+def values_at(columns: SavedColumns, at: dict[str, str], axes: Sequence[str] = ()) -> Any:
+    """
+    [D], values of the inputs that --at names, encoded; NaN for the others.
+
+    :param axes: Inputs that vary over the map, and have no single value.
+    """
     unknown = [name for name in at if name not in columns.inputs]
     if unknown:
         names, meant = ", ".join(columns.inputs), did_you_mean(unknown[0], columns.inputs)
         raise TableError(f"--at {unknown[0]}: not an input of the model: {names}.{meant}")
+    varied = [name for name in at if name in axes]
+    if varied:
+        raise TableError(
+            f"--at {varied[0]}: this input is on an axis of the map, where it takes all values."
+            f" --at is for the inputs that are on neither axis: leave {varied[0]!r} out."
+        )
     parts = []
     for name, coding in columns.codings.items():
         if name not in at:

@@ -74,11 +74,11 @@ class NewRows(NamedTuple):
 )
 @click.option("--keep", type=console.Names(), help="Columns of DATA to copy, as id or 'x*'.")
 @click.option("--functions", is_flag=True, help="Predict the functions, without noise.")
-@click.option("--samples", type=click.IntRange(1), help="Write so many joint samples instead.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --samples.")
+@click.option("--samples", type=console.Whole(1), help="Write so many joint samples instead.")
+@click.option("--seed", type=console.Whole(0), default=0, show_default=True, help="Of --samples.")
 @click.option(
     "--digits",
-    type=click.IntRange(1, 17),
+    type=console.Whole(1, 17),
     default=DIGITS,
     show_default=True,
     help="Digits of the deviations in CSV; means have as many decimals.",
@@ -119,8 +119,9 @@ def predict(
     samples.
 
     Rows far from all training rows are counted: those where, for every target, the variance of the
-    function is above 95% of what it was before any data. It is told which columns are outside of
-    their range in training, and which never changed there and are other now.
+    function is above 95% of what it was before any data. So are rows in which a number or a date
+    is beyond its range in training by more than half of that range. It is told which columns these
+    are, and which never changed in training and are other now.
 
     \b
       gpflow-cool predict model new.csv --out predictions.csv --given heat
@@ -135,7 +136,7 @@ def predict(
     columns = saved_columns(model)
     rows = None if columns is None else new_rows(columns, table, given, quiet)
     if columns is not None:
-        names = prediction_names(columns.targets, cov, quantiles or ())
+        names = prediction_names(columns.targets, cov, quantiles or (), fitted=True)
         names = names if samples is None else sample_names(columns.targets)
         is_text = out.suffix.lower() == ".csv"
         copied = copied_columns(table.as_written() if is_text else table, keep, names)
@@ -143,7 +144,7 @@ def predict(
     if columns is None or rows is None:
         raise TableError(f"{model} was fitted to arrays without names: predict from Python.")
     from ..table.remarks import certainty_lines
-    from ..table.unlike import far_rows, row_lines
+    from ..table.unlike import far_rows, outside_rows, row_lines
 
     X = named_inputs(columns, rows.X)
     with if_stopped(NOTHING):
@@ -157,16 +158,22 @@ def predict(
             drawn = regressor.sample_y(X, samples, seed, **options)
             drawn = drawn.reshape(len(X), len(columns.targets), samples)
             found = sample_columns(names, drawn, copied, rows.kept, digits if is_text else None)
-        far = far_rows(regressor, X)
+        far, outside = far_rows(regressor, X), outside_rows(regressor, rows.X)
         write_table(out, found, table.style)
     doubts = certainty_lines(regressor) if cov or given else []
     for line in [*doubts, *row_lines(regressor, rows.X, far)]:
         note(line, quiet)
-    result = {"out": str(out), "rows": len(X), "far_rows": int(far.sum()), "columns": list(found)}
+    counts = {"far_rows": int(far.sum()), "outside_rows": int(outside.sum())}
+    result = {"out": str(out), "rows": len(X), **counts, "columns": list(found)}
     if samples is not None:
         result |= {"samples": samples, "seed": seed}
+    say(result, [predicted_line(len(X), samples, out)], quiet, as_json)
+
+
+def predicted_line(num_rows: int, samples: int | None, out: Path) -> str:
+    """What was done."""
     what = "predicted" if samples is None else f"drawn {samples} times"
-    say(result, [f"{counted(len(X), 'row')} {what}, {console.written(out)}."], quiet, as_json)
+    return f"{counted(num_rows, 'row')} {what}, {console.written(out)}."
 
 
 def predicted_columns(

@@ -1,6 +1,6 @@
 """
 What is told of rows to be predicted that are unlike the training rows: far from all of them,
-outside of their ranges, or other in a column that never changed.
+well outside of their ranges, or other in a column that never changed.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,15 @@ from ..chain.variation import is_constant
 from .columns import in_blocks
 from .encoding import Coding
 from .learned import codings_of, columns_of_inputs
+from .marks import counted
 
 FAR = 0.95
 """A row is far from all training rows if, of every target, more than this part of the function's
 prior variance is left."""
+
+OUTSIDE = 0.5
+"""A row is well outside of the training rows if a column is beyond an end of its range by more than
+this part of the range."""
 
 MOST = 3
 """So many columns are named that are outside of their range."""
@@ -38,6 +43,21 @@ def far_rows(regressor: Any, X: Any) -> AnyNDArray:
     return np.asarray(np.all(variance > FAR * prior[:, None] * C, axis=1))
 
 
+def outside_rows(regressor: Any, X: AnyNDArray) -> AnyNDArray:
+    """
+    [M], which rows are well outside of the range of a column in training, whatever the kernel.
+
+    A linear function goes on and on, and its variance never reaches what it was before any data:
+    :func:`far_rows` does not see such rows.
+
+    :param X: [M, D], encoded.
+    """
+    outside = np.zeros(len(X), dtype=bool)
+    for _, was, now in changing_columns(regressor, X):
+        outside |= beyond_range(was, now) > OUTSIDE
+    return outside
+
+
 def row_lines(regressor: Any, X: AnyNDArray, far: AnyNDArray) -> list[str]:
     """
     What a user should know of rows that are predicted.
@@ -45,7 +65,9 @@ def row_lines(regressor: Any, X: AnyNDArray, far: AnyNDArray) -> list[str]:
     :param X: [M, D], encoded.
     :param far: What :func:`far_rows` gives.
     """
-    return changed_lines(regressor, X) + far_lines(regressor, X, far)
+    outside = outside_rows(regressor, X) & ~far
+    changed, alone = changed_lines(regressor, X), far_lines(regressor, X, far)
+    return changed + alone + outside_lines(regressor, X, outside)
 
 
 # Columns that never changed ----------------------------------------------------------------------
@@ -113,31 +135,77 @@ def far_lines(regressor: Any, X: AnyNDArray, far: AnyNDArray) -> list[str]:
     """How many rows are far from all training rows, and in which columns; nothing if none is."""
     if not far.any():
         return []
-    outside = outside_columns(regressor, X[far])
-    why = f" Outside of the training rows: {'; '.join(outside[:MOST])}." if outside else ""
-    more = f" So are {len(outside) - MOST} other columns." if len(outside) > MOST else ""
+    columns = columns_in_words(outside_columns(regressor, X[far]))
+    why = f" Outside of the training rows: {columns}" if columns else ""
     return [
         f"{far.sum()} of {len(far)} rows are far from all training rows: the data say next to"
         " nothing there, and the predictions are what they were before any data."
-        f"{why}{more}"
+        f"{why}"
     ]
 
 
-def outside_columns(regressor: Any, X: AnyNDArray) -> list[str]:
-    """The columns that leave their range in training, farthest first, with both ranges in words."""
-    trained, _ = regressor.training_data()
-    found: dict[str, float] = {}
-    if is_sample(regressor, trained):
+def outside_lines(regressor: Any, X: AnyNDArray, outside: AnyNDArray) -> list[str]:
+    """How many rows are well outside of the training rows, and in which columns."""
+    if not outside.any():
         return []
-    for coding, own in own_inputs(regressor):
-        if coding.kind == "category":
-            continue
-        was, now = trained[:, own[0]], X[:, own[0]]
-        beyond = max(was.min() - now.min(), now.max() - was.max())
-        if not never_changes(was) and beyond > 0.0:
+    columns = columns_in_words(outside_columns(regressor, X[outside], OUTSIDE))
+    return [
+        f"{outside.sum()} of {len(outside)} rows are outside of the training rows by more than half"
+        f" of a column's range: {columns} No data tell whether the model holds there."
+    ]
+
+
+def columns_in_words(columns: Sequence[str]) -> str:
+    """
+    The first columns, and how many more there are; nothing if there are none.
+
+    >>> columns_in_words(["x is 9", "y is 9", "z is 9", "a is 9", "b is 9"])
+    'x is 9; y is 9; z is 9. So are 2 other columns.'
+    """
+    if not columns:
+        return ""
+    more = len(columns) - MOST
+    told = (
+        f" So {'is' if more == 1 else 'are'} {counted(more, 'other column')}." if more > 0 else ""
+    )
+    return f"{'; '.join(columns[:MOST])}.{told}"
+
+
+def outside_columns(regressor: Any, X: AnyNDArray, margin: float = 0.0) -> list[str]:
+    """
+    The columns that leave their range in training, farthest first, with both ranges in words.
+
+    :param margin: By more than this part of the range.
+    """
+    found: dict[str, float] = {}
+    for coding, was, now in changing_columns(regressor, X):
+        beyond = float(beyond_range(was, now).max())
+        if beyond > margin:
             text = f"{coding.name} is {span(coding, now)}, in training {span(coding, was)}"
-            found[text] = beyond / (was.max() - was.min())
+            found[text] = beyond
     return sorted(found, key=lambda text: -found[text])
+
+
+def beyond_range(was: AnyNDArray, now: AnyNDArray) -> AnyNDArray:
+    """
+    [M], how far numbers are beyond the range of others, as a part of it; below 0 inside.
+
+    >>> beyond_range(np.array([0.0, 10.0]), np.array([15.0, 4.0, -20.0]))
+    array([ 0.5, -0.4,  2. ])
+    """
+    low, high = was.min(), was.max()
+    return np.asarray(np.maximum(low - now, now - high) / (high - low))
+
+
+def changing_columns(regressor: Any, X: AnyNDArray) -> list[tuple[Coding, AnyNDArray, AnyNDArray]]:
+    """The columns of numbers and dates that change in training: what they were, and are in X."""
+    trained, _ = regressor.training_data()
+    if is_sample(regressor, trained):
+        return []  # perhaps not the whole range
+    pairs = [(c, trained[:, own[0]], X[:, own[0]]) for c, own in own_inputs(regressor)]
+    return [
+        (c, was, now) for c, was, now in pairs if c.kind != "category" and not never_changes(was)
+    ]
 
 
 def span(coding: Coding, values: AnyNDArray) -> str:

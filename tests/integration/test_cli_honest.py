@@ -11,7 +11,7 @@ import pytest
 from commands import mistake, run, write
 
 from gpflow_cool.callbacks import CallbackList
-from gpflow_cool.cli.console import printable
+from gpflow_cool.cli.wording import printable
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 
 
@@ -34,16 +34,25 @@ def saved(folder, *targets):
 # Columns that would be written twice -------------------------------------------------------------
 
 
+CLASH = (
+    "Two columns of predictions would be called 'a_std': the deviation of 'a' and the target"
+    " 'a_std'. Rename a target in the table"
+)
+
+
 def test_no_column_of_predictions_is_written_twice(tmp_path):
     new = write(tmp_path / "new.csv", "x\n1\n2\n")
     out = ["--out", tmp_path / "p.csv"]
     model = saved(tmp_path / "std", "a", "a_std")
-    assert "would be called 'a_std', since a target NAME gets" in mistake(
-        "predict", model, new, *out
-    )
+    assert f"{CLASH}, and fit again.\n" in mistake("predict", model, new, *out)
     model = saved(tmp_path / "cov", "a", "a_b", "b_c", "c")
     line = mistake("predict", model, new, *out, "--cov")
-    assert "would be called 'cov_a_b_c'" in line and "leave out --cov, or rename" in line
+    assert (
+        "would be called 'cov_a_b_c': the covariance of 'a' and 'b_c' and the covariance of 'a_b'"
+        " and 'c'. Leave out --cov, or rename a target in the table, and fit again.\n" in line
+    )
+    line = mistake("predict", model, new, *out, "--quantiles", "0.05,0.05")
+    assert line.endswith(": --quantiles asks twice for the 5% quantile of 'a': ask once.\n")
     assert not (tmp_path / "p.csv").exists()
     assert run("predict", model, new, *out).exit_code == 0
     names = ["a", "a_std", "a_b", "a_b_std", "b_c", "b_c_std", "c", "c_std"]
@@ -53,7 +62,7 @@ def test_no_column_of_predictions_is_written_twice(tmp_path):
 def test_names_that_would_clash_are_refused_before_training(tmp_path):
     frame("a", "a_std").to_csv(tmp_path / "data.csv", index=False)
     arguments = [tmp_path / "data.csv", "--targets", "a,a_std", "--out"]
-    assert "would be called 'a_std'" in mistake("fit", *arguments, tmp_path / "model")
+    assert mistake("fit", *arguments, tmp_path / "model").endswith(f"{CLASH}.\n")
     table = frame("a", "a_std")
     table.loc[2, "a"] = np.nan
     table.to_csv(tmp_path / "gaps.csv", index=False)
@@ -155,6 +164,21 @@ def test_rows_far_from_all_training_rows_are_counted(tmp_path):
     assert run(*arguments, "--quiet").output == ""
     near = write(tmp_path / "near.csv", "x\n1\n2\n")
     assert run("predict", model, near, *arguments[3:]).stderr == ""
+
+
+def test_rows_outside_of_the_training_rows_are_counted_whatever_the_kernel(tmp_path):
+    table = frame("a")
+    table["a"] += 3 * table["x"]
+    regressor = CoolMTGPRegressor("se+linear", ard=False)
+    regressor.fit(table[["x"]], table[["a"]]).save(tmp_path / "model")
+    new = write(tmp_path / "new.csv", "x\n1\n300\n8\n")
+    arguments = ["predict", tmp_path / "model", new, "--out", tmp_path / "p.csv", "--json"]
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["far_rows"], found["outside_rows"]) == (0, 1)
+    line = "1 of 3 rows are outside of the training rows by more than half of a column's range"
+    assert result.stderr.startswith(f"{line}: x is 300, in training 0 to 6.")
 
 
 def test_many_rows_with_an_empty_cell_are_told_at_once(tmp_path):

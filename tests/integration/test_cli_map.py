@@ -76,6 +76,9 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     assert "'cu' is not a target of the model: Cd, Cu. Did you mean 'Cu'?" in wrong
     wrong = mistake("map", model, *place, "--at", "dept=1", *out)
     assert "--at dept: not an input of the model: lon, lat, depth. Did you mean 'depth'?" in wrong
+    wrong = mistake("map", model, *place, "--at", "lat=3,depth=1", *out)
+    assert "--at lat: this input is on an axis of the map, where it takes all values." in wrong
+    assert "--at is for the inputs that are on neither axis: leave 'lat' out." in wrong
     assert "are both 'lon'" in mistake("map", model, "--x", "lon", "--y", "lon", *out)
     assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
     wrong = mistake("map", model, *place, "--limits", "Cd", *out)
@@ -87,6 +90,9 @@ def test_mistakes_are_told_before_tensorflow_is_loaded(model, tmp_path, monkeypa
     assert "--at deep: not an input" in mistake("map", model, *place, "--at", "deep=1", *out)
     wrong = mistake("map", model, *place, "--at", "depth=low", *out)
     assert "--at depth: 'low' is not a number" in wrong
+    (tmp_path / "map.png").touch()
+    assert "'Pb' is not a target" in mistake("map", model, *place, "--targets", "Pb", *out)
+    assert "map.png exists already" in mistake("map", model, *place, *out)
     bad = mistake("map", model, *place, "--out", tmp_path / "map.csv")
     assert ".png or .pdf or .svg" in bad
 

@@ -8,6 +8,7 @@ from commands import mistake, run, write
 
 from gpflow_cool.cli.console import Training
 from gpflow_cool.cli.tables import input_names, target_names
+from gpflow_cool.cli.wording import in_options
 from gpflow_cool.loading import load
 from gpflow_cool.table.files import FileTable
 
@@ -80,8 +81,17 @@ MISTAKES = {
     "kernel": (GOOD, ["--targets", "a", "--kernel", "rbf"], "'rbf' is not one of 'auto', 'se'"),
     "option": (GOOD, ["--targets", "a", "--fast"], "No such option"),
     "no targets": (GOOD, [], "Missing option '--targets'"),
-    "orders": (GOOD, ["--targets", "a", "--orders", "0"], "0 is not in the range x>=1"),
-    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "-1 is not in the range x>=0"),
+    "orders": (
+        GOOD,
+        ["--targets", "a", "--orders", "0"],
+        "'0' is not a whole number of at least 1",
+    ),
+    "seed": (GOOD, ["--targets", "a", "--seed", "-1"], "'-1' is not a whole number of at least 0"),
+    "seed of letters": (
+        GOOD,
+        ["--targets", "a", "--seed", "x"],
+        "Invalid value for '--seed': 'x' is not a whole number of at least 0",
+    ),
 }
 
 
@@ -124,6 +134,16 @@ def test_places_that_do_not_serve(tmp_path):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
+def test_columns_are_checked_before_what_is_there_already(tmp_path, monkeypatch):
+    """Else a user would choose another name, or say --force, and be told of the columns then."""
+    monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
+    data = write(tmp_path / "data.csv", GOOD)
+    arguments = ["fit", data, "--out", tmp_path, "--targets"]
+    assert "has no column 'z'" in mistake(*arguments, "z")
+    assert "is not a saved model, so that it is not replaced" in mistake(*arguments, "a")
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
 def test_outputs_that_are_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)  # told before
     data = write(tmp_path / "data.csv", GOOD)
@@ -133,14 +153,25 @@ def test_outputs_that_are_the_same(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["data.csv"]
 
 
-def test_rows_that_are_left_out_are_not_lost(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--missing-inputs", "drop"]])
+def test_a_completed_table_does_not_replace_what_was_measured(tmp_path, monkeypatch, options):
     monkeypatch.setattr("gpflow_cool.cli.commands.load_tensorflow", None)
-    text = "a,b\n1,2\n2,\n,3\n4,5\n"
+    text = "a,b\n1,2\n2,\n3,3\n4,5\n" + ",7\n" * bool(options)
     data = write(tmp_path / "data.csv", text)
-    arguments = ["impute", data, "--targets", "b", "--missing-inputs", "drop", "--out", data]
-    result = run(*arguments, "--force")
-    assert result.exit_code == 2 and "data.csv is also read by this command" in result.stderr
+    (tmp_path / "link.csv").symlink_to(data)
+    for out in (data, tmp_path / "link.csv"):
+        result = run("impute", data, "--targets", "b", *options, "--out", out, "--force")
+        line = f"{out} is also read by this command, so that it is not replaced, even with --force:"
+        assert result.exit_code == 2 and f"{line} choose another name." in result.stderr
     assert data.read_text() == text
+
+
+def test_help_of_impute_tells_of_names_and_of_data():
+    told = " ".join(run("impute", "--help").stdout.split())
+    assert (
+        "A name that a spreadsheet would take for a formula, as =1+1, gets a ' before it." in told
+    )
+    assert "DATA itself is not replaced, even with --force" in told
 
 
 def test_a_full_disk(place, tmp_path, monkeypatch):
@@ -163,6 +194,7 @@ def test_mistakes_in_predict(place, tmp_path):
     line = "--given haet: the model's targets are heat, cold. Did you mean 'heat'?"
     assert line in mistake(*arguments, "--given", "haet")
     assert "has no column 'heat'" in mistake(*arguments, "--given", "heat")
+    assert "'18' is not a whole number from 1 to 17" in mistake(*arguments, "--digits", 18)
     bad = write(tmp_path / "bad.csv", "x\n1\n")
     assert "bad.csv has no column 'y'" in mistake(*arguments[:2], bad, *arguments[3:])
     (tmp_path / "broken").mkdir()
@@ -178,8 +210,41 @@ def test_a_model_that_is_no_estimator(place, tmp_path):
 
 def test_folds(place):
     data = ["evaluate", place / "data.csv", "--targets", "heat", "--folds"]
-    assert "folds=21 is not possible for 20 rows" in mistake(*data, 21)
-    assert "1 is not in the range x>=2" in mistake(*data, 1)
+    assert "--folds 21 is not possible for 20 rows" in mistake(*data, 21)
+    assert "'1' is not a whole number of at least 2" in mistake(*data, 1)
+
+
+def test_options_are_told_as_they_are_typed_here(tmp_path):
+    """Messages of the estimator and of training name those of Python."""
+    rows = [f"{x},{sign * (1 + x % 3)}" for x in range(12) for sign in (1, -1)]
+    data = write(tmp_path / "data.csv", "\n".join(["x,y", *rows]))
+    arguments = ["fit", data, "--targets", "y", "--out", tmp_path / "m"]
+    said = run(*arguments).stdout
+    assert "Other inputs, another kernel or --restarts 5 may show more." in said
+    assert mistake(*arguments).endswith("choose another folder, or replace it (--force).\n")
+    free = mistake(*arguments, "--force", "--kernel", "auto", "--ard")
+    assert "--ard does not go with --kernel auto: free lengthscales overfit" in free
+    assert free.endswith("Name a kernel (--kernel se), or leave --ard out.\n")
+    data.write_text("x,y\n1,2\n,3\n4,5\n")
+    line = mistake(*arguments, "--force")
+    assert "inputs: --missing-inputs fill fills them and adds a flag, drop leaves" in line
+    failed = "Try other starting values, restarts=5, or a larger sigma2."
+    assert in_options(failed) == "Try other starting values, --restarts 5, or a larger sigma2."
+    categories = "matter most: restarts=5 0.5, folds=2 0.1"
+    assert in_options(categories) == categories
+
+
+def test_one_group_or_block_cannot_be_held_out(tmp_path):
+    rows = "\n".join(f"{x},7,{x * x}" for x in range(8))
+    data = write(tmp_path / "data.csv", f"x,site,y\n{rows}\n")
+    evaluate = ["evaluate", data, "--targets", "y"]
+    nothing = "so that no part of the rows can be held out. Choose others, or leave"
+    line = f"--groups site: the column is '7' in every row, {nothing} --groups out.\n"
+    assert mistake(*evaluate, "--groups", "site").endswith(line)
+    line = f"--blocks x,1: all rows are in one block, {nothing} --blocks out.\n"
+    assert mistake(*evaluate, "--blocks", "x,1").endswith(line)
+    some = "There are 2 groups, but 5 folds: use fewer folds, or smaller groups."
+    assert some in mistake(*evaluate, "--blocks", "x,2")
 
 
 def test_one_way_of_naming_kernels(place):

@@ -279,7 +279,7 @@ def test_mistakes_in_fit(tmp_path, name):
 def test_mistakes_in_evaluate(tmp_path):
     data = write(tmp_path / "data.csv", GOOD)
     arguments = ["evaluate", data, "--targets", "a", "--folds", 2]
-    assert "folds=2 is not possible for 3 rows" in mistake(*arguments)
+    assert "--folds 2 is not possible for 3 rows" in mistake(*arguments)
     data.write_text(GOOD + "4,4,4\n5,5,9\n")
     assert "has no column 'g'" in mistake(*arguments, "--groups", "g")
     assert "choose one" in mistake(*arguments, "--groups", "b", "--blocks", "b,c,2")

@@ -132,9 +132,9 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "seed, message",
     [
-        ("-1", "-1 is not in the range x>=0"),
-        ("one", "'one' is not a valid integer range"),
-        ("0.5", "'0.5' is not a valid integer range"),
+        ("-1", "'-1' is not a whole number of at least 0"),
+        ("one", "'one' is not a whole number of at least 0"),
+        ("0.5", "'0.5' is not a whole number of at least 0"),
     ],
 )
 def test_bad_seed_is_refused(seed, message):

@@ -32,8 +32,8 @@ def test_code_of_a_page_runs(page, tmp_path, monkeypatch):
     assert set(pictures_of(page)) == drawn  # what a page shows is what its code draws
 
 
-def test_code_of_readme_runs(tmp_path, monkeypatch, rng):
-    """README leaves out where some of its data come from."""
+def test_code_of_readme_runs(tmp_path, monkeypatch, capsys, rng):
+    """README leaves out where some of its data come from; what it says is printed is printed."""
     monkeypatch.chdir(tmp_path)
     x = rng.uniform(size=[20, 1])
     y = np.hstack([np.sin(6 * x), np.cos(6 * x)]) + 0.1 * rng.normal(size=[20, 2])
@@ -50,7 +50,10 @@ def test_code_of_readme_runs(tmp_path, monkeypatch, rng):
     code = code.replace("Coregion(...)", "Coregion(2, 1, active_dims=[1])")
     code = re.sub(r"steps=\d+", "steps=5", code)
     code = code.replace("Regressor()", "Regressor('se', ard=False)")  # seven kernels take long
+    told = re.findall(r"  # prints ([^;\n]+)", code)
     exec(compile(code, "README.md", "exec"), given)
+    printed = capsys.readouterr().out.splitlines()
+    assert told == ["0.38"] and set(told) <= set(printed)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.loading import load
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.table.unlike import constant_inputs, far_rows, outside_columns, row_lines
+from gpflow_cool.table.unlike import (
+    constant_inputs,
+    far_rows,
+    outside_columns,
+    outside_rows,
+    row_lines,
+)
 
 
 def test_far_rows_are_those_with_the_prior_s_variance(small_regressor):
@@ -45,6 +51,28 @@ def test_nothing_is_said_of_all_rows_where_some_are_left(small_regressor, monkey
     monkeypatch.setattr(type(small_regressor.model_), "num_rows", 10**6)
     assert constant_inputs(small_regressor) == {}
     assert outside_columns(small_regressor, X) == []
+    assert not outside_rows(small_regressor, X).any()
+
+
+def test_rows_well_outside_are_told_where_a_line_goes_on(rng):
+    """The variance of a linear function grows with its prior variance: no row is far by that."""
+    x = np.linspace(0.0, 10.0, 20)
+    table = pd.DataFrame({"x1": x, "x2": np.cos(3 * x)})
+    Y = np.column_stack([x + table.x2, 2 * x]) + 0.5 * rng.normal(size=[20, 2])
+    regressor = CoolMTGPRegressor("linear", orders=1).fit(table, Y)
+    X = np.array([[500.0, 0.0], [-5.1, 0.0], [14.9, 1.4], [-4.9, 0.0], [3.0, 0.0]])
+    far = far_rows(regressor, pd.DataFrame(X, columns=["x1", "x2"]))
+    assert not far.any()
+    outside = outside_rows(regressor, X)
+    assert_array_equal(outside, [True, True, False, False, False])
+    (line,) = row_lines(regressor, X, far)
+    assert line == (
+        "2 of 5 rows are outside of the training rows by more than half of a column's range: x1 is"
+        " -5.1 to 500, in training 0 to 10. No data tell whether the model holds there."
+    )
+    assert row_lines(regressor, X[2:], far[2:]) == []
+    (line,) = row_lines(regressor, X[1:], np.array([True, False, False, False]))
+    assert line.startswith("1 of 4 rows are far from all training rows")  # told once
 
 
 @pytest.fixture(scope="module")
@@ -72,5 +100,7 @@ def test_dates_categories_and_gaps(mixed):
         "day is 2027-05-01, in training 2026-01-01 to 2026-01-12",
         f"x is 5, in training {x.min():.4g} to {x.max():.4g}",
     ]
-    (line,) = row_lines(regressor, X, np.array([False, False]))
+    line, outside = row_lines(regressor, X, np.array([False, False]))
+    days = "day is 2027-05-01, in training 2026-01-01 to 2026-01-12; x is 5, in training "
+    assert outside.startswith("2 of 2 rows are outside of the training rows") and days in outside
     assert line.startswith("year was 2026-01-01 in all training rows, and is 2027-01-01 in 2 of 2")
