@@ -66,6 +66,9 @@ DEFAULT_STEPS = 1000
 EXPLORED_STEPS = 10
 """Steps after which the loss tells from which lengthscales it is worth to go on."""
 
+EXPLORED_WITH_LENGTHSCALES = 500
+"""Up to so many rows that is tried: with 16 inputs it takes 36 more evaluations of the loss."""
+
 
 def fit(
     self: TrainableModel,
@@ -202,8 +205,8 @@ def train_shrunk(
     Train one lengthscale for all inputs, then one per input with a prior around the common one.
 
     The history is that of both, and TensorBoard shows the second part. The prior is gone
-    afterwards: the model's objective is again what it was. Where no target is missing, the second
-    part begins with :func:`explore_lengthscales`.
+    afterwards: the model's objective is again what it was. The second part begins with
+    :func:`explore_lengthscales`, where that costs little.
     """
     share_lengthscales(model.kernel)
     first = train(None)
@@ -211,7 +214,7 @@ def train_shrunk(
     if not freed:
         return first
     try:
-        if model.observed is None:
+        if may_explore_lengthscales(model):
             first = joined(first, explore_lengthscales(model, freed, train))
         return first if first.interrupted else joined(first, train(tensorboard))
     finally:
@@ -227,6 +230,12 @@ def check_built_outside_of_strategies(model: TrainableModel) -> None:
             " parameter to every device. Build it outside, and pass the strategy to"
             " SparseCoolMTGP(..., strategy=strategy), which spreads the rows over the devices."
         )
+
+
+def may_explore_lengthscales(model: TrainableModel) -> bool:
+    """Whether rows are few, all of them in one kernel matrix, and no target is missing."""
+    few = len(model.data[0].numpy()) <= EXPLORED_WITH_LENGTHSCALES
+    return few and model.observed is None and model.streamed_loss() is None
 
 
 def explore_lengthscales(

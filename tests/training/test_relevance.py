@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.training.fit import explore_lengthscales
+from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
+from gpflow_cool.training.fit import explore_lengthscales, may_explore_lengthscales
 from gpflow_cool.training.relevance import (
     SPREAD,
     free_lengthscales,
@@ -272,3 +272,15 @@ def test_the_better_start_is_kept(data, outcomes, kept, calls):
     np.testing.assert_allclose(model.kernel.lengthscales.numpy(), called[kept - 1], rtol=1e-12)
     assert history.interrupted == ("Ctrl-C" in outcomes)
     assert all(part[0] != called[0][0] for part in called[1:])
+
+
+def test_where_other_starts_cost_little(data):
+    X, Y = data
+    many, gap = np.linspace(0.0, 9.0, 501)[:, None], Y.copy()
+    gap[0, 0] = np.nan
+    kernel = kernels.SquaredExponential()
+    assert may_explore_lengthscales(CoolMTGP(data, kernel))
+    assert may_explore_lengthscales(CoolMTGP((many[:500], np.sin(many[:500])), kernel))
+    assert not may_explore_lengthscales(CoolMTGP((many, np.sin(many)), kernel))
+    assert not may_explore_lengthscales(CoolMTGP((X, gap), kernel))
+    assert not may_explore_lengthscales(SparseCoolMTGP(data, kernel, X[:5]))
