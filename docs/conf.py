@@ -1,4 +1,4 @@
-"""The site: `make docs` executes the tutorials into docs/tutorials/ and builds everything."""
+"""The site: `make docs` executes the tutorials and builds everything, `make site` only builds."""
 
 import os
 import re
@@ -41,7 +41,7 @@ autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
 
-# The notebooks come executed from `make docs`.
+# The notebooks come executed, from `make docs` or out of tutorials/.
 nb_execution_mode = "off"
 nb_merge_streams = True
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -77,6 +77,11 @@ def in_the_site(app, docname, source):
         source[0] = source[0].replace("CARDS", gallery.cards(HERE / "tutorials"))
 
 
+def included_in_the_site(app, relative_path, parent_docname, content):
+    """CHANGELOG.md and CONTRIBUTING.md link to pages from outside of docs/."""
+    content[0] = content[0].replace("](docs/", "](")
+
+
 def tell_shapes_in_a_line(app, what, name, obj, options, lines):
     """`check_shapes` writes a list for each argument: its shape goes beside its name instead."""
     shape = r"\n +\* \*\*\w+\*\* has shape (\[.*\])\.(?!\n +\* )(?:\n\n(?= +[^ :]))?"
@@ -101,5 +106,6 @@ def mark_wide_pictures(app, doctree, docname):
 def setup(app):
     app.connect("builder-inited", lambda app: public.write_pages(HERE / "api"))
     app.connect("source-read", in_the_site)
+    app.connect("include-read", included_in_the_site)
     app.connect("autodoc-process-docstring", tell_shapes_in_a_line)
     app.connect("doctree-resolved", mark_wide_pictures)
