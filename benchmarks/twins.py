@@ -28,7 +28,7 @@ from gpflow_cool.chain.likelihood import (
 )
 from gpflow_cool.chain.newton import solve_from
 from gpflow_cool.chain.search import Box, Starts
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.chain.terms import kernel_gradient, task_problems
 from gpflow_cool.linalg import eigh
 

@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .chain.laplacian import Laplacian
     from .chain.recovery import MultitaskParameters
     from .chain.starting import half_median_distance
+    from .kernels import Laplacian
     from .loading import load
-    from .lowrank.features import choose_inducing_points
     from .models import ConvMT, CoolMTGP, IndependentGPs, KroneckerMTGP, SparseCoolMTGP
     from .selection.choice import choose_kernel
+    from .systems.features import choose_inducing_points
     from .table.estimator import CoolMTGPRegressor
 
 __all__ = [
@@ -38,10 +38,10 @@ _MODULES = {
     "CoolMTGPRegressor": "table.estimator",
     "IndependentGPs": "models",
     "KroneckerMTGP": "models",
-    "Laplacian": "chain.laplacian",
+    "Laplacian": "kernels",
     "MultitaskParameters": "chain.recovery",
     "SparseCoolMTGP": "models",
-    "choose_inducing_points": "lowrank.features",
+    "choose_inducing_points": "systems.features",
     "choose_kernel": "selection.choice",
     "half_median_distance": "chain.starting",
     "load": "loading",

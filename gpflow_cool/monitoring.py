@@ -31,12 +31,12 @@ from gpflow.utilities import parameter_dict
 
 from . import checks
 from .callbacks import Callback, Logs
-from .chain.kernels import entry_names
 from .joint.base_posterior import JointPosterior
 from .joint.kronecker import JointSolution
 from .joint.missing import ObservedSolution
 from .joint.model import JointModel
 from .joint.solved_posterior import task_matrices
+from .kernels import entry_names
 from .linalg import correlation_from_covariance
 from .saving.files import writable_folder
 

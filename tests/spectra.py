@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum_of_arrays
 
 
 def exact(K, Y):

@@ -26,9 +26,8 @@ from gpflow.utilities import positive
 from scipy.spatial.distance import pdist
 
 from .. import checks
-from .search import Box
-from .spectrum import Spectrum
-from .variation import is_constant
+from ..checks import is_constant
+from ..systems.summary import positive_or_one, scales_of_moments
 
 NOISE_FRACTION = 0.1
 """Noise variance to start from, relative to the task's variance."""
@@ -41,9 +40,6 @@ magnify every error of C in that direction."""
 EXACT_NOISE_FLOOR = 1e-6
 """Smallest noise of the exact model in any direction, relative to the tasks' variances, or a tenth
 of what is given if that is less. Without noise in some direction its evidence has no maximum."""
-
-B_RANGE = 1e10
-"""Where b is solved for, it may go this far below and above its default."""
 
 MAX_ROWS_FOR_DISTANCES = 1000
 """The median distance is that of this many rows, drawn at random where there are more."""
@@ -70,13 +66,6 @@ def task_scales(residual: AnyNDArray) -> AnyNDArray:
     constant = is_constant(residual.min(axis=0), residual.max(axis=0), residual.dtype)
     mean_square = np.mean(np.square(residual), axis=0, dtype=np.float64)
     return scales_of_moments(np.var(residual, axis=0, dtype=np.float64), mean_square, constant)
-
-
-def scales_of_moments(
-    variance: AnyNDArray, mean_square: AnyNDArray, constant: AnyNDArray
-) -> AnyNDArray:
-    """The scales of tasks, [T], from their moments, and which of them are constant."""
-    return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
 
 
 def mean_squares(residual: AnyNDArray) -> AnyNDArray:
@@ -177,11 +166,6 @@ def mean_kernel_diagonal(kernel: Kernel, X: AnyNDArray) -> float:
     return positive_or_one(float(np.mean(kernel(tf.constant(X), full_cov=False).numpy())))
 
 
-def positive_or_one(value: float) -> float:
-    """A kernel's mean variance, or 1 where it is not a positive number."""
-    return value if np.isfinite(value) and value > 0 else 1.0
-
-
 def chain_start(kernel_variance: float, scales: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     """
     b and sigma2 to start from: signal that explains all the variance, and noise of a tenth of it.
@@ -256,12 +240,9 @@ def chain_parameters(
     """
     The parameters b and sigma2, [T] each: as the user gave them, else from the tasks' variances.
 
-    Warns if the scales of the targets are far apart.
-
     :param kernel_variance: Mean of k(x, x).
     :param scales: [T], the tasks' variances.
     """
-    warn_of_scales(scales, stacklevel=4)
     start_b, start_sigma2 = chain_start(kernel_variance, scales)
     b = checks.positive_vector(start_b if b is None else b, "b", len(scales))
     sigma2 = start_sigma2 if sigma2 is None else sigma2
@@ -270,27 +251,3 @@ def chain_parameters(
         Parameter(b, transform=positive(lower=0.0)),
         Parameter(sigma2, transform=noise_transform(sigma2, scales)),
     )
-
-
-def completion_scales(Y: AnyNDArray) -> AnyNDArray:
-    """[T], variances of the tasks, from Y [N, T] or completions of it, [S, N, T]."""
-    return task_scales(Y.reshape(-1, Y.shape[-1]))
-
-
-def inner_box(spectrum: Spectrum, scales: AnyNDArray, floor: AnyNDArray) -> Box:
-    """
-    Bounds of the inner problem: `B_RANGE` around the default, and above that where targets are far
-    from zero, and for b where one eigenvector has most of K's variance and another one explains the
-    targets.
-
-    :param scales: [T], the tasks' variances.
-    :param floor: [T], what sigma2 must stay above.
-    """
-    kernel_variance = float(np.sum(spectrum.lam)) / spectrum.num_rows
-    b, sigma2 = (part.astype(np.float64) for part in chain_start(kernel_variance, scales))
-    squares = np.sum(np.square(spectrum.Yr), axis=0) + np.diag(spectrum.G0)
-    power = np.maximum(scales, squares / spectrum.num_rows)
-    smallest = np.min(spectrum.useful, initial=positive_or_one(kernel_variance))
-    lower = np.stack([b / B_RANGE, np.maximum(floor, sigma2 / B_RANGE)], axis=1)
-    upper = B_RANGE * np.stack([power / smallest, sigma2 * (power / scales)], axis=1)
-    return Box(np.log(lower), np.log(upper))

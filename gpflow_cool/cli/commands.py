@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from ..lowrank import DEFAULT_POINTS
 from ..saving.files import write_with_folders
 from ..saving.folder import check_place
+from ..systems import DEFAULT_POINTS
 from ..table.costs import DEFAULT_ORDERS, MAX_ROWS
 from ..table.files import TableError
 from ..table.marks import counted

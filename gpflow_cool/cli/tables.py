@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..chain.variation import is_constant
+from ..checks import is_constant
 from ..table import costs
 from ..table.cells import read_cells
 from ..table.encoding import Encoding, learn_encoding

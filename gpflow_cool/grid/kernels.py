@@ -19,9 +19,8 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 from gpflow.kernels import Constant, Kernel, Product, SquaredExponential, Sum, White
 
-from ..chain.kernels import shifted_kernel
-from ..chain.laplacian import Laplacian
-from ..chain.products import KroneckerProduct
+from ..kernels import Laplacian, shifted_kernel
+from ..systems.products import KroneckerProduct
 from .axes import LEAST_SHARE, Grid, find_grid
 
 MIN_ROWS = 300

@@ -15,11 +15,11 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 from gpflow.posteriors import PrecomputedValue
 
-from ..chain.products import KroneckerVectors, take
 from ..graphs import unconverted
 from ..joint.conditioning import CHUNK, map_batch, some_at_a_time
 from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
+from ..systems.products import KroneckerVectors, take
 from .kernels import KernelOnGrid
 
 

@@ -13,8 +13,8 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, MeanAndVariance, TensorType
 from gpflow.mean_functions import MeanFunction
 
-from ..chain.products import diagonal, rows_of
 from ..graphs import unconverted
+from ..systems.products import diagonal, rows_of
 from .kronecker import rows_last
 from .missing import ObservedSolution, ObservedSystem, multiply, solve, solve_observed
 

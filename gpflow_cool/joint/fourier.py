@@ -34,7 +34,7 @@ from gpflow.kernels import (
 from scipy.special import gammaincinv, ndtri
 from scipy.stats import qmc
 
-from ..chain.laplacian import Laplacian
+from ..kernels import Laplacian
 
 NUM_FREQUENCIES = 1024
 """For each product of stationary kernels; a power of two, as Sobol sequences want it."""

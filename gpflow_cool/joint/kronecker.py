@@ -14,26 +14,14 @@ Letters: N rows, M test points, T tasks, j a rotated task.
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import MeanAndVariance, TensorType
 
-from ..chain.eigenbasis import KernelGradient, leave_eigenbasis
-from ..chain.likelihood import contrast_gradient
-from ..chain.products import (
-    Eigenvectors,
-    KernelMatrix,
-    KroneckerVectors,
-    decompose,
-    from_eigenbasis,
-    kernel_tensors,
-    to_eigenbasis,
-    with_tensors,
-)
-from ..chain.recovery import mixing_matrix, symmetric
-from ..chain.spectrum import Spectrum, exact_spectrum
+from ..chain.recovery import mixing_matrix, residual_map, symmetric
 from ..gaussian import LOG_2PI, log_densities_of_squares
+from ..systems.products import Eigenvectors, KroneckerVectors, from_eigenbasis, to_eigenbasis
+from ..systems.spectrum import Spectrum, System
 
 
 class TaskBasis(NamedTuple):
@@ -98,8 +86,7 @@ def chain_task_basis(W: TensorType, B: TensorType, sigma2: TensorType) -> TaskBa
     is known exactly. Neither C nor Sigma is factorised: a nearly singular Sigma loses no digits.
     """
     deviation = tf.sqrt(sigma2)
-    eye = tf.eye(tf.shape(W)[0], dtype=W.dtype)
-    L, L_inverse = mixing_matrix(W) * deviation, (eye - W) / deviation[:, None]
+    L, L_inverse = mixing_matrix(W) * deviation, residual_map(W) / deviation[:, None]
     return whitened_basis(L, L_inverse, B / (deviation[:, None] * deviation[None, :]))
 
 
@@ -170,76 +157,65 @@ def spectrum_log_evidence(spectrum: Spectrum, basis: TaskBasis) -> tf.Tensor:
     return inside - 0.5 * rest - spectrum.num_rows * basis.log_det
 
 
-@tf.autograph.experimental.do_not_convert  # nothing to convert, and converting takes seconds
-@check_shapes("Y: [copies..., N, T]", "C: [T, T]", "Sigma: [T, T]", "return: []")
-def kronecker_log_likelihood(
-    K: KernelMatrix, Y: TensorType, C: TensorType, Sigma: TensorType
-) -> tf.Tensor:
+@check_shapes("C: [T, T]", "Sigma: [T, T]", "return: []")
+def kronecker_log_likelihood(system: System, C: TensorType, Sigma: TensorType) -> tf.Tensor:
     r"""
-    Log density of vec(Y) under N(0, C (x) K + Sigma (x) I), with a gradient written by hand; for S
-    completions of Y the mean of their log densities.
+    Log density of vec(Y) under N(0, C (x) K + Sigma (x) I); for S completions of Y the mean of
+    their log densities. It is differentiable, also where eigenvalues are equal.
 
-    :param K: [N, N], or a Kronecker product.
+    .. math:: -\tfrac{1}{2} \sum_j \big[ p_j^\top G(d_j) \, p_j + \log |d_j K + I| \big]
+              - N \log |\det P| - \tfrac{1}{2} N T \log 2 \pi
+
+    with :math:`p_j` row j of :math:`P^{-1}`.
     """
-
-    @tf.custom_gradient
-    def density(Y: tf.Tensor, C: tf.Tensor, Sigma: tf.Tensor, *tensors: tf.Tensor):  # type: ignore[no-untyped-def]
-        lam, U = decompose(with_tensors(K, tensors), python_callback=True)
-        basis = task_basis(tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64))
-        spectrum = exact_spectrum(lam, U, Y)
-        value = spectrum_log_evidence(spectrum, basis)
-
-        def gradient(g: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            by = spectrum_evidence_gradient(spectrum, basis)
-            by_tasks = (tf.cast(part, Y.dtype) for part in (by.C, by.Sigma))
-            *by_kernel, by_Y = leave_eigenbasis(by.kernel, U, Y)
-            return tuple(g * part for part in (by_Y, *by_tasks, *by_kernel))
-
-        return tf.cast(value, Y.dtype), gradient
-
-    arguments = (tf.convert_to_tensor(value) for value in (Y, C, Sigma))
-    return density(*arguments, *kernel_tensors(K))
+    C, Sigma = tf.cast(C, tf.float64), tf.cast(Sigma, tf.float64)
+    basis = task_basis(tf.stop_gradient(C), tf.stop_gradient(Sigma))
+    gram, log_det = system(basis.d)
+    quadratic = tf.einsum("jt,jtu,ju->j", basis.P_inverse, gram, basis.P_inverse)
+    num_rows, num_tasks = system.spectrum.num_rows, float(C.shape[0])
+    constant = num_rows * (basis.log_det + 0.5 * num_tasks * LOG_2PI)
+    value = -0.5 * tf.reduce_sum(quadratic + log_det) - constant
+    # The basis has no gradient: eigenvectors have none where eigenvalues are equal.
+    by = evidence_gradient(system.spectrum, basis)
+    for part, by_part in zip((C, Sigma), by, strict=True):
+        value += tf.reduce_sum(by_part * (part - tf.stop_gradient(part)))
+    return value
 
 
 class EvidenceGradient(NamedTuple):
-    """Gradient of the log evidence of a spectrum."""
+    """Gradient of the log evidence of a spectrum with respect to C and Sigma."""
 
-    kernel: KernelGradient
     C: tf.Tensor
     Sigma: tf.Tensor
 
 
-def spectrum_evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> EvidenceGradient:
+def evidence_gradient(spectrum: Spectrum, basis: TaskBasis) -> EvidenceGradient:
     r"""
-    Gradient of :func:`spectrum_log_evidence`.
+    Gradient of :func:`spectrum_log_evidence` with respect to C and Sigma.
 
     With :math:`A = [Z_{nj} / (\lambda_n d_j + 1)]`, :math:`H = [1 / (\lambda_n d_j + 1)]`, R
     eigenvectors and the slack :math:`\tau`:
 
     .. math::
 
-        \partial_K &= \tfrac{1}{2} U (A \, \mathrm{diag}(d) A^\top - \mathrm{diag}(H d)) U^\top,
-        \qquad \partial_Y = -U A P^{-1} \\
         \partial_C &= \tfrac{1}{2} P^{-\top} (A^\top \mathrm{diag}(\lambda) A
                      - \mathrm{diag}(H^\top \lambda + \tau)) P^{-1} \\
         \partial_\Sigma &= \tfrac{1}{2} P^{-\top} (A^\top A + P^{-1} G_0 P^{-\top}
                      - \mathrm{diag}(H^\top 1 + N - R - \tau d)) P^{-1}
     """
     lam, slack, d, V = spectrum.lam, spectrum.slack, basis.d, basis.P_inverse
-    H, tasks = basis.shrinkage(lam), np.arange(d.shape[0])
-    kernel = contrast_gradient(spectrum, V, tasks, H, d, tf.ones_like(d))
-    rotated = tf.reshape(kernel.factors, [len(tasks), -1, tf.shape(lam)[0]])  # A^T, [T, S, R]
+    H = basis.shrinkage(lam)
+    A = H * spectrum.split(basis.rotate(spectrum.Yr))  # [S, R, T]
     outside = basis.rotate(tf.matmul(V, spectrum.G0))
 
     def to_tasks(weights: tf.Tensor, rest: tf.Tensor) -> tf.Tensor:
-        inside = tf.einsum("tsr,usr->tu", rotated * weights, rotated) + rest
+        inside = tf.einsum("srt,sru->tu", A * weights[:, None], A) + rest
         inside -= tf.linalg.diag(tf.linalg.matvec(H, weights, transpose_a=True))
         return 0.5 * tf.matmul(V, tf.matmul(inside, V), transpose_a=True)
 
     empty = spectrum.num_rows - spectrum.rank - slack * d
     return EvidenceGradient(
-        kernel,
-        C=to_tasks(lam, -slack * tf.eye(len(tasks), dtype=V.dtype)),
+        C=to_tasks(lam, -slack * tf.eye(tf.shape(d)[0], dtype=V.dtype)),
         Sigma=to_tasks(tf.ones_like(lam), outside - tf.linalg.diag(empty)),
     )
 

@@ -8,8 +8,8 @@ from check_shapes import check_shapes
 from gpflow.base import TensorType
 from gpflow.mean_functions import MeanFunction
 
-from ..chain.products import from_eigenbasis, squared
 from ..gaussian import LOG_2PI, univariate_log_densities
+from ..systems.products import from_eigenbasis, squared
 from .conditioning import explained_blocks, row_products
 from .kronecker import JointSolution
 from .missing import ObservedSystem, solve_observed

@@ -19,8 +19,9 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from ..chain import products
-from ..chain.products import (
+from ..gaussian import LOG_2PI
+from ..systems import products
+from ..systems.products import (
     Eigenvectors,
     KernelMatrix,
     from_eigenbasis,
@@ -29,7 +30,6 @@ from ..chain.products import (
     rows_of,
     to_eigenbasis,
 )
-from ..gaussian import LOG_2PI
 from .kronecker import TaskBasis, task_basis
 
 MAX_DENSE = 2000

@@ -6,9 +6,9 @@ import tensorflow as tf
 from gpflow.base import MeanAndVariance, TensorType
 from gpflow.posteriors import PrecomputeCacheType, PrecomputedValue
 
-from ..chain.kernels import kernel_matrix
-from ..chain.products import for_copies, from_eigenbasis, to_eigenbasis
 from ..gaussian import gaussian_log_density, univariate_log_densities
+from ..kernels import kernel_matrix
+from ..systems.products import for_copies, from_eigenbasis, to_eigenbasis
 from . import sampling
 from .base_posterior import JointPosterior
 from .conditioning import (

@@ -16,8 +16,8 @@ from gpflow.posteriors import AbstractPosterior, PrecomputeCacheType
 from typing_extensions import Self
 
 from .. import checks
-from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..gaussian import Seed, normal
+from ..kernels import kernel_matrix, origin_of, shifted_kernel
 from .fourier import Features, prior_features
 from .functions import Drawn, SampledFunctions, Weighted, by_rows
 from .kronecker import JointSolution, rows_last

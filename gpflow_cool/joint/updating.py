@@ -24,7 +24,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from .. import checks
-from ..chain.products import for_copies, from_eigenbasis
+from ..systems.products import for_copies, from_eigenbasis
 from .kronecker import JointSolution
 
 

@@ -11,7 +11,7 @@ from gpflow.kernels import Coregion, Kernel, MultioutputKernel
 from gpflow.mean_functions import MeanFunction
 
 from .. import checks
-from ..chain.columns import check_columns
+from ..kernels import check_columns
 
 
 def input_names(X: Any) -> tuple[str, ...] | None:

@@ -13,17 +13,16 @@ from gpflow.posteriors import PrecomputeCacheType
 from typing_extensions import Self
 
 from .. import checks
-from ..chain.products import Eigenvectors
-from ..chain.spectrum import Spectrum
 from ..graphs import unconverted_method
 from ..joint.base_posterior import JointPosterior
 from ..joint.kronecker import JointSolution, TaskBasis, solve_joint, spectrum_log_evidence
 from ..joint.leave_one_out import LeaveOneOut, leave_one_out_of_features
 from ..joint.likelihood import CorrelatedGaussian
 from ..joint.posteriors import CompleteDataPosterior
-from ..lowrank.rows import Chunk
 from ..saving.models import Document, Given, Saveable, data_document, saved_data
 from ..saving.modules import Reader, Writer
+from ..systems.rows import Chunk
+from ..systems.spectrum import System
 from ..training import fit as training
 from ..training.model import TrainableModel
 from .arguments import check_kernel, check_mean_function
@@ -33,8 +32,7 @@ class MultitaskModel(Saveable, TrainableModel):
     """
     Base of the models of vec(Y) ~ N(mean, C (x) K + Sigma (x) I).
 
-    A model adds its parameters, its objective, and the three steps to a solution: :attr:`features`,
-    :meth:`spectral` and :meth:`joint_basis`.
+    A model adds its parameters, its objective, :meth:`system` and :meth:`joint_basis`.
 
     :param data: X [N, D] and Y [N, T], checked; some of the rows, where they are read in chunks.
     """
@@ -60,22 +58,15 @@ class MultitaskModel(Saveable, TrainableModel):
         self.data = data
 
     @abc.abstractmethod
-    def spectral(self) -> tuple[Eigenvectors, Spectrum]:
-        """
-        What takes cross-covariances to the eigenbasis of K, and the spectrum: one factorisation, of
-        K or, where there are features, of their Gram matrix.
-        """
-
-    @abc.abstractmethod
-    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+    def joint_basis(self, system: System) -> TaskBasis:
         """The tasks' basis at the present parameters, in float64."""
 
     def joint_solution(self) -> JointSolution:
         """Solve the joint model at the present parameters and data, of which none is missing."""
-        U, spectrum = self.spectral()
-        is_exact = self.features is None
+        system = self.system()
+        spectrum, is_exact = system.spectrum, self.features is None
         unit = spectrum.precision * tf.reduce_max(spectrum.lam) if is_exact else 0.0
-        return solve_joint(U, spectrum, self.joint_basis(spectrum), unit=unit)
+        return solve_joint(system.U, spectrum, self.joint_basis(system), unit=unit)
 
     @unconverted_method
     @check_shapes("return: []")
@@ -86,8 +77,8 @@ class MultitaskModel(Saveable, TrainableModel):
         It is exact, or a lower bound where there are inducing points. Where targets are missing,
         the cost is cubic in the number of the others.
         """
-        _, spectrum = self.spectral()
-        evidence = spectrum_log_evidence(spectrum, self.joint_basis(spectrum))
+        system = self.system()
+        evidence = spectrum_log_evidence(system.spectrum, self.joint_basis(system))
         return tf.cast(evidence, self.dtype)
 
     def leave_one_out(self, full_output_cov: bool = True) -> LeaveOneOut:

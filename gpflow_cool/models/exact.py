@@ -11,8 +11,6 @@ from gpflow.base import RegressionData, TensorData
 from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
-from ..chain.products import decompose
-from ..chain.spectrum import Spectrum
 from ..chain.starting import (
     NOISE_FRACTION,
     check_offsets,
@@ -32,9 +30,10 @@ from ..joint.covariances import (
 )
 from ..joint.kronecker import TaskBasis, kronecker_log_likelihood, task_basis
 from ..joint.missing import ObservedSystem, observed_system
-from ..lowrank.statistics import statistics_log_evidence
 from ..saving.models import Document, saveable
 from ..saving.modules import Reader, Writer
+from ..systems.products import decompose
+from ..systems.spectrum import System
 from ..training.em import ExactEM
 from .arguments import check_covariance
 from .chain import ChainModel
@@ -197,22 +196,9 @@ class KroneckerMTGP(InMemoryModel):
         The exact log evidence, the only term of the objective. Where targets are missing, its mean
         over their completions.
         """
-        features = self.features
-        if features is not None:
-            evidence = statistics_log_evidence(
-                self.feature_statistics(features),
-                self.signal(),
-                self.noise(),
-                decomposition=self.feature_decomposition(features, python_callback=True),
-            )
-            return evidence[None]
-        evidence = kronecker_log_likelihood(
-            self.kernel_matrix(),
-            self.centred_completions(),
-            self.signal(),
-            self.noise(),
-        )
-        return evidence[None]
+        system = self.system(python_callback=True)
+        evidence = kronecker_log_likelihood(system, self.signal(), self.noise())
+        return tf.cast(evidence, self.dtype)[None]
 
     def log_marginal_likelihood(self) -> tf.Tensor:
         """
@@ -240,7 +226,7 @@ class KroneckerMTGP(InMemoryModel):
     def noise_covariance(self) -> tf.Tensor:
         return self.noise()
 
-    def joint_basis(self, spectrum: Spectrum) -> TaskBasis:
+    def joint_basis(self, system: System) -> TaskBasis:
         return task_basis(tf.cast(self.signal(), tf.float64), tf.cast(self.noise(), tf.float64))
 
     def observed_system(self) -> ObservedSystem:

@@ -15,9 +15,6 @@ from gpflow.posteriors import PrecomputeCacheType
 from typing_extensions import Self
 
 from .. import checks
-from ..chain.kernels import kernel_matrix, origin_of
-from ..chain.products import Eigenvectors, KernelMatrix, decompose
-from ..chain.spectrum import Spectrum, exact_spectrum
 from ..chain.starting import chain_start, mean_kernel_diagonal, task_scales
 from ..coregion import from_coregion, predict_coregion, to_coregion_gpr
 from ..graphs import unconverted_method
@@ -36,11 +33,14 @@ from ..joint.missing import (
 from ..joint.posteriors import MissingDataPosterior
 from ..joint.sampling import draw_completions, impute_by_draws
 from ..joint.updating import new_rows
-from ..lowrank.features import LinearFeatures, constant_left, linear_features
-from ..lowrank.rows import TensorRows
-from ..lowrank.statistics import Decomposition, Statistics, decompose_rows, row_statistics
+from ..kernels import kernel_matrix, origin_of
 from ..saving.models import Document
 from ..saving.modules import Reader, Writer
+from ..systems.eigen import EigenSystem
+from ..systems.features import LinearFeatures, constant_left, linear_features
+from ..systems.products import KernelMatrix, decompose
+from ..systems.rows import TensorRows
+from ..systems.statistics import FeatureSystem, decompose_rows, row_statistics
 from .arguments import input_names
 from .base import MultitaskModel
 from .data import (
@@ -218,25 +218,22 @@ class InMemoryModel(MultitaskModel):
     def rows(self) -> TensorRows:
         return TensorRows(*self.data)
 
-    def feature_statistics(self, features: LinearFeatures) -> Statistics:
-        """Sums over rows of features and targets."""
-        X, _ = self.data
-        return row_statistics(features(X), self.centred_targets(), features.diagonal(X))
+    def system(self, *, python_callback: bool = False) -> EigenSystem | FeatureSystem:
+        """
+        What the kernel does to the rows: one factorisation.
 
-    def feature_decomposition(
-        self, features: LinearFeatures, *, python_callback: bool = False
-    ) -> Decomposition:
-        """Features and targets in the kernel's eigenbasis, from the rows themselves."""
-        F, Y = features(self.data[0]), self.centred_targets()
-        return decompose_rows(F, Y, python_callback=python_callback)
-
-    def spectral(self) -> tuple[Eigenvectors, Spectrum]:
+        :param python_callback: Whether a graph may call LAPACK, see :func:`.linalg.eigh`.
+        """
         features = self.features
         if features is None:
-            lam, U = decompose(self.kernel_matrix())
-            return U, exact_spectrum(lam, U, self.centred_completions())
-        E, spectrum = self.feature_decomposition(features)
-        return tf.cast(E * tf.sqrt(spectrum.lam), self.dtype), spectrum
+            targets = self.centred_completions()
+            return EigenSystem(self.kernel_matrix(), targets, python_callback=python_callback)
+        X, Y = self.data[0], self.centred_targets()
+        F = features(X)
+        # From the rows themselves: sums over rows lose digits where targets are far from zero.
+        known = decompose_rows(F, Y, python_callback=python_callback)
+        U = tf.cast(known.E * tf.sqrt(known.spectrum.lam), self.dtype)
+        return FeatureSystem(row_statistics(F, Y, features.diagonal(X)), known, U)
 
     def observed_solution(self) -> ObservedSolution:
         """The joint model given the observed targets."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from check_shapes import check_shapes
 from gpflow import set_trainable
 from gpflow.base import AnyNDArray, InputData, RegressionData, TensorData
 from gpflow.inducing_variables import InducingPoints, InducingVariables
@@ -13,27 +12,19 @@ from gpflow.kernels import Kernel
 from gpflow.mean_functions import MeanFunction
 
 from .. import checks
-from ..chain.likelihood import LEARNING
-from ..chain.spectrum import Spectrum
-from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale
+from ..chain.starting import chain_parameters, check_offsets, fix_kernel_scale, warn_of_scales
 from ..joint.kronecker import JointSolution
 from ..joint.updating import new_rows
-from ..lowrank.features import InducingFeatures
-from ..lowrank.rows import CHUNK_ROWS, ArrayRows, Chunk, Rows, make_rows
-from ..lowrank.statistics import (
-    Statistics,
-    decompose,
-    products_left,
-    statistics_log_likelihoods,
-)
-from ..lowrank.streaming import RowSums
-from ..lowrank.summary import Summary, check_chunk, summarise
-from ..lowrank.summed import SummedRows, Witness
 from ..saving.models import Document, Given, saveable
 from ..saving.modules import Reader, Writer
-from ..training.streamed import StreamedLoss
+from ..systems.features import InducingFeatures
+from ..systems.rows import CHUNK_ROWS, ArrayRows, Chunk, Rows, make_rows
+from ..systems.statistics import FeatureSystem, Statistics
+from ..systems.streaming import RowSums
+from ..systems.summary import Summary, check_chunk, summarise
+from ..systems.summed import SummedRows, Witness
 from .arguments import input_names
-from .chain import ChainModel
+from .chain import ChainModel, check_chain_options, weight_variance_parameter
 
 SHOWN_ROWS = 1000
 """Rows that `data` holds."""
@@ -71,8 +62,8 @@ class SparseCoolMTGP(ChainModel):
     :param inducing_variable: Points [M, D], see :func:`gpflow_cool.choose_inducing_points`, which
         stay fixed; or a GPflow `InducingVariables`, which is trained if it is trainable.
     :param mean_function: Any GPflow mean function.
-    :param learning: "hierarchical" or "approximate", as for CoolMTGP.
-    :param b: As for CoolMTGP, and so are `sigma2` and `task_names`.
+    :param learning: As for CoolMTGP, and so are `weight_prior`, `weight_variance`, `b`, `sigma2`
+        and `task_names`.
     :param chunk_rows: Number of rows per chunk: memory grows with this times M.
     :param strategy: Spreads the passes over devices or machines, each of which reads its share of
         the chunks. Every worker builds the same model on the same data; see docs/scaling.md.
@@ -87,7 +78,9 @@ class SparseCoolMTGP(ChainModel):
         inducing_variable: InducingVariables | TensorData,
         mean_function: MeanFunction | None = None,
         *,
-        learning: str = "hierarchical",
+        learning: str = "approximate",
+        weight_prior: str = "scaled",
+        weight_variance: TensorData | None = None,
         b: TensorData | None = None,
         sigma2: TensorData | None = None,
         chunk_rows: int = CHUNK_ROWS,
@@ -95,7 +88,8 @@ class SparseCoolMTGP(ChainModel):
         task_names: Sequence[str] | None = None,
     ) -> None:
         self.strategy = checks.strategy(strategy)
-        self.learning = checks.option(learning, "learning", LEARNING)
+        check_chain_options(learning, weight_prior, weight_variance)
+        self.learning, self.weight_prior = learning, weight_prior
         rows = make_rows(data, chunk_rows)
         first = rows.first()
         if first is None:
@@ -111,6 +105,11 @@ class SparseCoolMTGP(ChainModel):
         summary = self._take(rows)
         check_offsets(summary.scales, summary.mean_squares)
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
+        self.weight_variance = None
+        if weight_prior == "scaled":
+            self.weight_variance = weight_variance_parameter(weight_variance, self.num_tasks)
+        else:
+            warn_of_scales(self.scales)
         fix_kernel_scale(kernel)
 
     def _take(self, rows: Rows) -> Summary:
@@ -149,6 +148,8 @@ class SparseCoolMTGP(ChainModel):
             raise ValueError(f"Ynew has shape {tuple(Y.shape)}: pass [q, {self.num_tasks}].")
         self._take(self.rows.with_more(X.numpy(), Y.numpy()))
 
+    reads_chunks = True
+
     @property
     def rows(self) -> Rows:
         return self._rows
@@ -156,14 +157,6 @@ class SparseCoolMTGP(ChainModel):
     @property
     def num_rows(self) -> int:
         return self._num_rows
-
-    @property
-    def num_sampled(self) -> int:
-        return len(self._sample)
-
-    def sampled_rows(self, count: int) -> ArrayRows:
-        X, Y = self._sample.smallest(count)
-        return ArrayRows(X, Y, self.chunk_rows)
 
     @property
     def scales(self) -> AnyNDArray:
@@ -182,13 +175,6 @@ class SparseCoolMTGP(ChainModel):
     def num_inducing(self) -> int:
         """M."""
         return int(self.inducing_variable.num_inducing)
-
-    @check_shapes("return: [T]")
-    def conditional_log_likelihoods(self) -> tf.Tensor:
-        """The objective's terms: each task's bound given the tasks before it."""
-        return statistics_log_likelihoods(
-            self.statistics(), self.b, self.sigma2, learning=self.learning
-        )
 
     def statistics(self) -> Statistics:
         """Sums over all rows at the present parameters, one pass over the data."""
@@ -229,29 +215,22 @@ class SparseCoolMTGP(ChainModel):
     def shown_chunks(self) -> Iterable[Chunk]:
         return [self.rows.arrays()] if isinstance(self.rows, SummedRows) else self.rows.chunks()
 
-    def profile(self) -> StreamedLoss:
-        return StreamedLoss(self, solve=True)
-
-    def streamed_loss(self) -> StreamedLoss:
-        return StreamedLoss(self, solve=False)
-
-    def spectral(self) -> tuple[tf.Tensor, Spectrum]:
+    def system(self, *, python_callback: bool = False) -> FeatureSystem:
         r"""
-        What stands for the eigenvectors of K, for covariances with inducing points, and the
-        spectrum.
+        What the inducing points tell of the rows: one pass over the data.
 
-        With :math:`F^\top F = E \, \mathrm{diag}(\lambda) E^\top`, the former is
-        :math:`W E \, \mathrm{diag}(\lambda)^{1/2}`.
+        With :math:`F^\top F = E \, \mathrm{diag}(\lambda) E^\top`, what takes covariances with
+        inducing points to the eigenbasis is :math:`W E \, \mathrm{diag}(\lambda)^{1/2}`.
         """
         W, sums = self._sums()
-        E, spectrum = decompose(sums)
-        G0 = products_left(spectrum, tf.cast(self.sigma2, tf.float64))
-        return tf.matmul(W, E * tf.sqrt(spectrum.lam)), spectrum._replace(G0=G0)
+        system = FeatureSystem(sums, python_callback=python_callback)
+        system.U = tf.matmul(W, system.E * tf.sqrt(system.spectrum.lam))
+        return system
 
     def joint_solution(self) -> JointSolution:
         return JointSolution(*(tf.cast(part, self.dtype) for part in super().joint_solution()))
 
-    saved_options = ("learning", "chunk_rows")
+    saved_options = ("learning", "weight_prior", "chunk_rows")
 
     def to_document(self, writer: Writer) -> dict[str, Any]:
         points = self.inducing_variable

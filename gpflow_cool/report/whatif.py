@@ -21,11 +21,10 @@ from gpflow.base import AnyNDArray
 from gpflow.kernels import Kernel
 from scipy.linalg import solve_triangular
 
-from ..chain.kernels import kernel_matrix
-from ..chain.laplacian import Laplacian
 from ..joint.kronecker import JointSolution
 from ..joint.missing import ObservedSolution
-from ..lowrank.features import InducingFeatures, choose_inducing_points
+from ..kernels import Laplacian, kernel_matrix
+from ..systems.features import InducingFeatures, choose_inducing_points
 from ..table.transforms import FAR_AWAY, Warping, quadrature
 
 MAX_POINTS = 500

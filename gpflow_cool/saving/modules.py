@@ -19,9 +19,9 @@ from gpflow import Module, Parameter, kernels, mean_functions
 from gpflow.base import AnyNDArray
 from gpflow.utilities import parameter_dict
 
-from ..chain.laplacian import Laplacian
 from ..chain.starting import NoiseFloor
 from ..joint import covariances
+from ..kernels import Laplacian
 from .folder import Content
 
 CUSTOM = "custom"

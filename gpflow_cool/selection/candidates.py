@@ -9,7 +9,7 @@ import gpflow
 from gpflow.kernels import Combination, Kernel, Sum
 
 from .. import checks
-from ..chain.laplacian import Laplacian
+from ..kernels import Laplacian
 
 
 def se_and_linear() -> Kernel:

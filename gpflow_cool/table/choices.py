@@ -16,13 +16,13 @@ from gpflow.utilities import positive
 from .. import checks
 from ..chain.starting import half_median_distance
 from ..grid.kernels import grid_that_pays
-from ..lowrank.features import choose_inducing_points, linear_parts
 from ..models.cool import CoolMTGP
 from ..models.exact import KroneckerMTGP
 from ..models.sparse import SparseCoolMTGP
 from ..selection.candidates import CANDIDATES, named_candidates
 from ..selection.choice import MAX_ROWS as ROWS_OF_CHOICE
 from ..selection.choice import KernelTable, choose
+from ..systems.features import choose_inducing_points, linear_parts
 from ..training.run import History
 from . import costs
 from .costs import default_inducing, inducing_sentence, missing_sentence

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..lowrank import DEFAULT_POINTS
+from ..systems import DEFAULT_POINTS
 
 MAX_ROWS = 5000
 """Beyond this many rows the exact model is used only on request: time grows with their cube."""

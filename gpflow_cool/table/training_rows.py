@@ -7,7 +7,7 @@ from gpflow.base import AnyNDArray
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
-from ..lowrank.summed import SummedRows
+from ..systems.summed import SummedRows
 from .columns import Imputed, LeaveOneOutAnswer, Scaling, TargetForm, index_of
 from .encoding import Encoding
 from .inputs import encoded_names

@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 
-from ..chain.products import decompose
-from ..chain.spectrum import exact_spectrum
 from ..graphs import compiled
 from ..joint.covariances import FullCovariance
 from ..joint.kronecker import em_step, spectrum_log_evidence, task_basis
+from ..systems.eigen import exact_spectrum
+from ..systems.products import decompose
 from .model import Evaluation, ExpectationMaximisation, TrainableModel
 
 

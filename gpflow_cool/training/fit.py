@@ -9,14 +9,12 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from gpflow import Parameter
-from gpflow.base import AnyNDArray
 
 from .. import checks
 from ..callbacks import CallbackList, KerasView, ProgressBar, check_callbacks
@@ -36,7 +34,7 @@ from .monte_carlo_em import (
 )
 from .optimizers import Optimizer, resolve_optimizer
 from .relevance import RELEVANCE, free_lengthscales, share_lengthscales
-from .remarks import is_all_noise, note_of_data, note_of_floor, note_of_noise
+from .remarks import note_of_data, note_of_floor, note_of_noise
 from .run import (
     History,
     Outcome,
@@ -44,30 +42,14 @@ from .run import (
     TrainingFailed,
     TrainingStopped,
     joined,
-    restore,
-    snapshot,
-    state_variables,
 )
-from .starts import choose_start, perturb, starting_points
-from .trials import (
-    EXPLORED_ROWS,
-    FEW_ROWS,
-    WORTHWHILE,
-    set_lengthscales_of_one_input,
-    try_others,
-)
+from .starts import choose_start, starting_values
 
 TENSORFLOW_WORDS = re.compile(r"\{\{.*?\}\}|\s*: Tensor had .*$| \[Op:.*$")
 """What TensorFlow puts around the message of a check."""
 
 STEPS = {"profile": 200}
 DEFAULT_STEPS = 1000
-
-EXPLORED_STEPS = 10
-"""Steps after which the loss tells from which lengthscales it is worth to go on."""
-
-EXPLORED_WITH_LENGTHSCALES = 500
-"""Up to so many rows that is tried: with 16 inputs it takes 36 more evaluations of the loss."""
 
 
 def fit(
@@ -93,9 +75,15 @@ def fit(
     of the objective over the draws. The first round starts from the predictions of one Gaussian
     process per task.
 
+    Training starts at whichever of these has the lowest loss: the present parameters, lengthscales
+    of half the median distance between rows, lengthscales four times as long, and `restarts` random
+    ones.
+
     :param optimizer: "profile" solves for b and sigma2 and runs L-BFGS over the other parameters,
         with about ten eigendecompositions; "scipy" is L-BFGS over all parameters, and so is
-        "profile" where nothing can be solved for; "adam" is Adam; "em" is expectation maximisation
+        "profile" where b and sigma2 have no best value to solve for: with
+        `weight_prior="unit"`, with priors of their own, and for
+        :class:`gpflow_cool.KroneckerMTGP`; "adam" is Adam; "em" is expectation maximisation
         over full C and Sigma, for :class:`gpflow_cool.KroneckerMTGP`. A `gpflow.optimizers.Scipy`
         or a Keras optimizer is used as it is.
     :param relevance: "given" trains the lengthscales that the kernel has. "shrunk" first trains one
@@ -107,8 +95,8 @@ def fit(
     :param steps: The largest number of steps; in each round, where targets are missing.
     :param callbacks: Keras callbacks, which see each step as an epoch. Setting `stop_training` of
         the model ends training with any optimizer.
-    :param restarts: How many times to start again from random parameters; the best loss wins.
-    :param seed: Seed of the restarts, and of the draws of missing targets. None is 0: two fits of
+    :param restarts: How many random parameters to try as a start.
+    :param seed: Seed of these, and of the draws of missing targets. None is 0: two fits of
         the same model are the same.
     :param verbose: 1 for a progress bar where there is a terminal or a notebook, 0 for none.
     :param tensorboard: Folder for `tensorboard --logdir`, one per fit: it gets the loss, its terms
@@ -176,7 +164,7 @@ def train_once(
         limit = steps or ROUND_STEPS.get(chosen.name, DEFAULT_ROUND_STEPS)
         chosen = in_rounds(chosen, Completer(model, draws, seed), rounds, tolerance)
         params |= {"rounds": rounds, "draws": draws, "tolerance": tolerance}
-    epochs = limit * (restarts + 1) * params.get("rounds", 1)
+    epochs = limit * params.get("rounds", 1)
     params |= {"optimizer": chosen.name, "steps": limit, "epochs": epochs}
     model.stop_training = False
     view = KerasView(model, chosen.keras_optimizer)
@@ -184,7 +172,8 @@ def train_once(
     run.callbacks.train_begin()
     try:
         with stop_at_interrupt(run):
-            attempt_all(run, chosen, limit, restarts, np.random.default_rng(seed))
+            outcome = train_from_best_start(run, chosen, limit, restarts, seed)
+            run.history.converged, run.history.message = outcome.converged, outcome.message
     finally:
         run.history.interrupted = run.interrupted
         run.restore_best()
@@ -196,6 +185,39 @@ def train_once(
     return run.history
 
 
+def train_from_best_start(
+    run: Run, optimizer: Optimizer, steps: int, restarts: int, seed: int
+) -> Outcome:
+    """
+    Minimise from the best of some starts.
+
+    :raises TrainingFailed: If no start has a loss.
+    """
+    try:
+        if optimizer.prepare is not None:
+            optimizer.prepare()
+        if not run.variables and optimizer.prepare is None:
+            run.record_step(optimizer.evaluate())
+            return Outcome(True, "nothing to do: no parameter is trainable")
+        if optimizer.trains_kernel:
+            rng = np.random.default_rng(seed)
+            choose_start(run, optimizer.evaluate, starting_values(run.model, restarts, rng))
+        return optimizer.minimise(run, steps, optimizer.evaluate)
+    except TrainingStopped as stop:
+        return Outcome(False, str(stop))
+    except FAILURES as failure:
+        if failure is run.callbacks.error:
+            raise
+        if not np.isfinite(run.best_loss):
+            raise TrainingFailed(
+                f"Training failed: {failure_message(failure)} The parameters are those before. Try"
+                " other starting values, restarts=5, or a larger sigma2."
+            ) from failure
+        return Outcome(False, f"failed: {failure_message(failure)}")
+    finally:
+        run.use_best_round()
+
+
 def train_shrunk(
     model: TrainableModel,
     train: Callable[[str | os.PathLike[str] | None], History],
@@ -205,8 +227,7 @@ def train_shrunk(
     Train one lengthscale for all inputs, then one per input with a prior around the common one.
 
     The history is that of both, and TensorBoard shows the second part. The prior is gone
-    afterwards: the model's objective is again what it was. The second part begins with
-    :func:`explore_lengthscales`, where that costs little.
+    afterwards: the model's objective is again what it was.
     """
     share_lengthscales(model.kernel)
     first = train(None)
@@ -214,9 +235,7 @@ def train_shrunk(
     if not freed:
         return first
     try:
-        if may_explore_lengthscales(model):
-            first = joined(first, explore_lengthscales(model, freed, train))
-        return first if first.interrupted else joined(first, train(tensorboard))
+        return joined(first, train(tensorboard))
     finally:
         for parameter in freed:
             parameter.prior = None
@@ -230,133 +249,6 @@ def check_built_outside_of_strategies(model: TrainableModel) -> None:
             " parameter to every device. Build it outside, and pass the strategy to"
             " SparseCoolMTGP(..., strategy=strategy), which spreads the rows over the devices."
         )
-
-
-def may_explore_lengthscales(model: TrainableModel) -> bool:
-    """Whether rows are few, all of them in one kernel matrix, and no target is missing."""
-    few = len(model.data[0].numpy()) <= EXPLORED_WITH_LENGTHSCALES
-    return few and model.observed is None and model.streamed_loss() is None
-
-
-def explore_lengthscales(
-    model: TrainableModel, freed: list[Parameter], train: Callable[..., History]
-) -> History:
-    """
-    Take some steps from the common lengthscale, and as many from the most promising of others; the
-    model stays where the loss is lower.
-
-    Where targets change quickly along one input of several, one lengthscale for all may explain
-    them by noise alone. No gradient leads from there to a short lengthscale for that input.
-    """
-    state = state_variables(model)
-    common = train(None, steps=EXPLORED_STEPS, callbacks=(), restarts=0)
-    lowest, weights = min(common.history["loss"]), snapshot(state)
-    if common.interrupted:
-        return common
-    set_lengthscales_of_one_input(model, freed)
-    with suppress(TrainingFailed):
-        other = train(None, steps=EXPLORED_STEPS, callbacks=(), restarts=0)
-        if other.interrupted or min(other.history["loss"]) < lowest - WORTHWHILE:
-            return other
-    restore(state, weights)
-    return common
-
-
-def attempt_all(
-    run: Run, optimizer: Optimizer, steps: int, restarts: int, rng: np.random.Generator
-) -> None:
-    """Train from the present parameters, then from random ones; the best loss wins."""
-    centre = starting_points(run.model)
-    best, failures = Outcome(False, ""), 0
-    attempts = run.history.attempts
-    for run.restart in range(restarts + 1):
-        before = run.best_loss
-        outcome = attempt(run, optimizer, steps, centre, rng)
-        attempts.append(outcome.message)
-        failures += outcome.failed
-        if run.restart == 0 or run.best_loss < before:
-            best = outcome
-        if run.model.stop_training:
-            break
-    if failures == len(attempts):
-        tried = "\n".join(f"  attempt {n}: {text}" for n, text in enumerate(attempts))
-        raise TrainingFailed(
-            f"Training failed in every one of {len(attempts)} attempts; the parameters are"
-            f" the best seen.\n{tried}\nTry other starting values, restarts=5, or a larger sigma2."
-        )
-    run.history.converged = best.converged
-    parts = [best.message]
-    if run.model.stop_training and outcome is not best:
-        parts.append(outcome.message)
-    if failures:
-        parts.append(f"{failures} of {len(attempts)} attempts failed, see History.attempts")
-    run.history.message = "; ".join(parts)
-
-
-def attempt(
-    run: Run, optimizer: Optimizer, steps: int, centre: list[AnyNDArray], rng: np.random.Generator
-) -> Outcome:
-    """Train once: from the present parameters, or in a restart from random ones."""
-    anew = optimizer.evaluate_anew or optimizer.evaluate
-    start = snapshot(run.state)
-    try:
-        if optimizer.prepare is not None:
-            optimizer.prepare()
-        if not run.variables and optimizer.prepare is None:
-            run.record_step(optimizer.evaluate())
-            return Outcome(True, "nothing to do: no parameter is trainable")
-        if run.restart > 0:
-            perturb(run.model, centre, rng)
-            if optimizer.evaluate_anew is not None:
-                anew()
-        elif optimizer.trains_kernel:
-            choose_start(run, centre, optimizer.compare or anew)
-        outcome = optimizer.minimise(run, steps, optimizer.evaluate)
-        if run.restart == 0 and may_try_others(run, optimizer):
-            left = steps - len(run.history.epoch)
-            if left > 0 and explore(run, optimizer, centre, start):
-                return optimizer.minimise(run, left, optimizer.evaluate)
-            if run.model.stop_training:
-                raise TrainingStopped("stopped by Ctrl-C while other parameters were tried")
-        return outcome
-    except TrainingStopped as stop:
-        return Outcome(False, str(stop))
-    except FAILURES as failure:
-        if failure is run.callbacks.error:
-            raise
-        return Outcome(False, f"failed: {failure_message(failure)}", failed=True)
-    finally:
-        run.use_best_round()
-
-
-def explore(
-    run: Run, optimizer: Optimizer, centre: list[AnyNDArray], start: list[AnyNDArray]
-) -> bool:
-    """
-    Look for a lower loss after training, see :func:`.try_others`.
-
-    :param start: The state before training.
-    :return: Whether it was found.
-    """
-    anew, noise = optimizer.evaluate_anew or optimizer.evaluate, is_all_noise(run.model)
-    if len(run.model.data[0].numpy()) > EXPLORED_ROWS or optimizer.descend is None:
-        return try_others(run, centre, anew, no_signal=noise)
-    unsolved = optimizer.descend_unsolved
-    first = None if unsolved is None else partial(unsolved, run, start, centre)
-    return try_others(run, centre, anew, optimizer.descend, first, no_signal=noise)
-
-
-def may_try_others(run: Run, optimizer: Optimizer) -> bool:
-    """
-    Whether other lengthscales can be tried after training, and should be: where everything looks
-    like noise, so that they have no gradient, and where they are solved for among few rows, as
-    losses of few rows have several optima, and cost little.
-    """
-    run.restore_best()
-    if not optimizer.trains_kernel or optimizer.prepare is not None:
-        return False
-    few = optimizer.evaluate_anew is not None and len(run.model.data[0].numpy()) <= FEW_ROWS
-    return few or is_all_noise(run.model)
 
 
 def failure_message(failure: Exception) -> str:

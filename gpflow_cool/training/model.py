@@ -3,16 +3,22 @@
 import abc
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
 
 from .. import checks
-from ..chain.products import KernelMatrix
 from ..joint.missing import ObservedSystem
 from ..joint.model import JointModel
-from ..lowrank.rows import Rows
-from ..lowrank.streaming import Features
+from ..systems.features import Features
+from ..systems.products import KernelMatrix
+from ..systems.rows import Rows
+from ..systems.spectrum import System
+from .vector import lower_bound
+
+ABOVE_FLOOR = 1.0 + 1e-6
+"""sigma2 stays above this times its bound, where the transform still has an inverse."""
 
 
 class Evaluation(NamedTuple):
@@ -21,8 +27,6 @@ class Evaluation(NamedTuple):
     loss: float
     gradients: list[AnyNDArray]
     terms: AnyNDArray
-    rounding: float = 0.0
-    """How large the rounding error of the loss may be, where that is known."""
 
 
 class Loss(abc.ABC):
@@ -33,26 +37,7 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self) -> Evaluation:
-        """Loss, gradients and terms."""
-
-    def evaluate_anew(self) -> Evaluation:
-        """The same, where an evaluation starts from what the last one found: not only there."""
-        return self.evaluate()
-
-    def unsolved(self) -> "Loss":
-        """The same loss as a function of all parameters, where it solves for some."""
-        return self
-
-    num_rows = 0
-    """How many rows it sees, where there are samples."""
-
-    def samples(self) -> list[tuple[int, Rows]]:
-        """Samples of the rows, growing, on which training starts, and their sizes; or none."""
-        return []
-
-    def evaluate_on(self, rows: Rows) -> Evaluation:
-        """The same of some rows."""
-        raise NotImplementedError
+        """Loss, gradients and terms; it may set parameters that it solves for."""
 
 
 class ExpectationMaximisation(abc.ABC):
@@ -83,6 +68,9 @@ class TrainableModel(JointModel):
     has_drawn = False
     """Whether the first draws of missing targets come from the model, which knows C already."""
 
+    reads_chunks = False
+    """Whether rows are read in chunks, and not all of them are in memory."""
+
     @property
     def is_on_grid(self) -> bool:
         """Whether the kernel matrix is a Kronecker product over the axes of a grid."""
@@ -98,18 +86,18 @@ class TrainableModel(JointModel):
     def rows(self) -> Rows:
         """All the data, in chunks of rows."""
 
+    @abc.abstractmethod
+    def system(self, *, python_callback: bool = False) -> System:
+        """
+        What the kernel does to the rows at the present parameters.
+
+        :param python_callback: Whether a graph may call LAPACK, see :func:`.linalg.eigh`.
+        """
+
     @property
     @abc.abstractmethod
     def features(self) -> Features | None:
         """Features whose products are the kernel matrix; None where the matrix itself is needed."""
-
-    def profile(self) -> Loss | None:
-        """The loss with some of its parameters solved for; None where none can be."""
-        return None
-
-    def streamed_loss(self) -> Loss | None:
-        """The loss and its gradient over data in chunks; None where one graph computes them."""
-        return None
 
     def expectation_maximisation(self) -> ExpectationMaximisation:
         """Expectation maximisation, for `fit("em")`."""
@@ -154,11 +142,13 @@ class TrainableModel(JointModel):
 
 
 class TrainableChain(TrainableModel):
-    """A model whose objective is the chain of conditional likelihoods, with b and sigma2."""
+    """A model whose objective is the chain of conditional likelihoods."""
 
     b: Parameter
     sigma2: Parameter
+    weight_variance: Parameter | None
     learning: str
+    weight_prior: str
     strategy: tf.distribute.Strategy | None = None
     """Spreads passes over the rows over devices."""
 
@@ -168,15 +158,7 @@ class TrainableChain(TrainableModel):
         """N."""
 
     @property
-    def num_sampled(self) -> int:
-        """How many rows :meth:`sampled_rows` can give."""
-        return 0
-
-    def sampled_rows(self, count: int) -> Rows:
-        """So many rows, drawn at random; a larger sample has those of a smaller one."""
-        raise NotImplementedError
-
-    @property
-    @abc.abstractmethod
-    def scales(self) -> AnyNDArray:
-        """[T], the tasks' variances."""
+    def noise_floor(self) -> AnyNDArray:
+        """[T], what sigma2 stays above."""
+        bound = lower_bound(self.sigma2)
+        return np.zeros(self.sigma2.shape) if bound is None else bound * ABOVE_FLOOR

@@ -58,7 +58,7 @@ class Completer:
         score = self.score(self.evidence(system))
         if score is None or not np.isfinite(score):
             return None
-        return BestRound(score, 0, snapshot(state_variables(self.model)))
+        return BestRound(score, snapshot(state_variables(self.model)))
 
     def draw(self, system: ObservedSystem) -> tf.Tensor:
         """[S, N, T], the targets with the missing ones drawn given the others."""
@@ -114,8 +114,7 @@ def in_rounds(
             run.record_step(evaluate())
             return Outcome(True, "no parameter is trainable")
 
-        if run.restart == 0:
-            run.best_round = completer.start
+        run.best_round = completer.start
         outcome = train_in_rounds(run, completer, maximise, rounds, tolerance)
         if run.best_round is not None and run.best_round is completer.start:
             outcome.message += "; no round was better than the start, which is kept"
@@ -174,7 +173,6 @@ def finish_round(run: Run, completer: Completer, previous: float) -> tuple[Obser
     run.history.rounds.append(
         {
             "round": run.round,
-            "restart": run.restart,
             "loss": run.best_loss,
             "evidence": np.nan if evidence is None else evidence,
             "score": score,

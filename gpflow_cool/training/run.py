@@ -26,18 +26,15 @@ class History:
     What happened during a fit, in the form of Keras's History.
 
     `history` has one entry per step under "loss", "gradient_norm", "seconds" (since the start),
-    "restart" (0 for the first attempt), and under "terms/NAME" for each term of the objective.
-    Where targets are missing there is also "round", and `rounds` has one entry per round.
+    and under "terms/NAME" for each term of the objective. Where targets are missing there is also
+    "round", and `rounds` has one entry per round.
     """
 
     params: dict[str, Any]
     history: dict[str, list[float]] = field(default_factory=dict)
     epoch: list[int] = field(default_factory=list)
-    attempts: list[str] = field(default_factory=list)
-    """How each attempt ended."""
-
     rounds: list[dict[str, float]] = field(default_factory=list)
-    """For each round: "round", "restart", "loss", "evidence" of the observed targets after it (NaN
+    """For each round: "round", "loss", "evidence" of the observed targets after it (NaN
     if they are too many), its "score", by which the best round is chosen (the evidence with the
     prior, or else the objective), and the "change" of the score since the round before."""
 
@@ -70,7 +67,6 @@ def joined(first: History, second: History) -> History:
         params=second.params,
         history={name: first.history.get(name, []) + values for name, values in later.items()},
         epoch=list(range(len(first.epoch) + len(second.epoch))),
-        attempts=first.attempts + second.attempts,
         rounds=first.rounds + second.rounds,
         converged=second.converged,
         message=second.message,
@@ -79,10 +75,9 @@ def joined(first: History, second: History) -> History:
 
 
 class BestRound(NamedTuple):
-    """Score and parameters of the best round so far, and the attempt that it belongs to."""
+    """Score and parameters of the best round so far."""
 
     score: float
-    restart: int
     weights: list[AnyNDArray]
 
 
@@ -93,7 +88,6 @@ class Run:
         self.model = model
         self.history = history
         self.callbacks = callbacks
-        self.restart = 0
         self.started = time.perf_counter()
         self.interrupted = False
         self.variables = model.trainable_variables  # once: looking them up takes milliseconds
@@ -118,13 +112,11 @@ class Run:
         """
         Keep the model's present parameters if their round has the highest score so far.
 
-        :param prefer_last: Whether a later round of the same attempt is preferred in any case.
+        :param prefer_last: Whether a later round is preferred in any case.
         """
         score = score if np.isfinite(score) else -np.inf
-        best = self.best_round
-        replaces = prefer_last and best is not None and best.restart == self.restart
-        if best is None or score > best.score or replaces:
-            self.best_round = BestRound(score, self.restart, snapshot(self.state))
+        if self.best_round is None or prefer_last or score > self.best_round.score:
+            self.best_round = BestRound(score, snapshot(self.state))
 
     def use_best_round(self) -> None:
         """Let :meth:`restore_best` restore the best round, if there are rounds."""
@@ -143,7 +135,6 @@ class Run:
             "loss": evaluation.loss,
             "gradient_norm": float(np.sqrt(sum(squares))),
             "seconds": time.perf_counter() - self.started,
-            "restart": float(self.restart),
         }
         if self.round is not None:
             logs["round"] = float(self.round)
@@ -166,7 +157,6 @@ class Outcome:
 
     converged: bool
     message: str
-    failed: bool = False
 
 
 def state_variables(model: TrainableModel) -> list[tf.Variable]:

@@ -1,46 +1,57 @@
-"""Where a fit starts: lengthscales of the size of the data, and variances that balance a sum."""
+"""Where a fit starts: at the best of a few lengthscales of the size of the data."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
-from gpflow.kernels import Constant, Kernel, Sum
 
-from ..chain.laplacian import Laplacian
-from ..chain.starting import (
-    half_median_distance,
-    mean_kernel_diagonal,
-    mean_squares,
-    scale_parameters,
-    task_scales,
-)
+from ..chain.starting import half_median_distance
+from ..kernels import Laplacian
 from .lbfgs import FAILURES, Evaluate
 from .model import TrainableModel
 from .run import Run, restore, snapshot
 from .vector import ParameterVector, assign, constrained, rounding_at, softplus_floor
 
 LONG_LENGTHSCALE = 4.0
-"""A lengthscale this many times half the median distance is tried as a start as well."""
-
-UNBALANCED = 10.0
-"""Terms of a sum whose mean variances differ by more are tried with equal ones as well. Constant
-terms are tried in the size of the targets' means, if squares are so many times their variances."""
+"""A lengthscale this many times half the median distance is tried as a start as well: with it a
+model is nearly linear, and may have another optimum. Where each input has a lengthscale they stay:
+one that is too long has no gradient by which it could shrink."""
 
 
-def starting_points(model: TrainableModel) -> list[AnyNDArray]:
-    """Constrained values of all trainable parameters, lengthscales at half the median distance."""
-    lengthscales = trainable_lengthscales(model)
-    values = []
-    for p in model.trainable_parameters:
-        value = constrained(p)
-        if id(p) in lengthscales:
-            scale = np.full(p.shape, lengthscales[id(p)], value.dtype)
-            value = scale if is_admissible(p, scale) else value
-        values.append(value)
-    return values
+def starting_values(
+    model: TrainableModel, restarts: int, rng: np.random.Generator
+) -> list[list[AnyNDArray]]:
+    """Constrained values of all trainable parameters at each start; the present ones first."""
+    trainable = list(model.trainable_parameters)
+    present = [constrained(p) for p in trainable]
+    scales = trainable_lengthscales(model)
+    starts, near = [present], present
+    if scales:
+        pairs = list(zip(trainable, present, strict=True))
+        near = [with_scale(p, value, scales.get(id(p))) for p, value in pairs]
+        longer = {key: LONG_LENGTHSCALE * scale for key, scale in scales.items()}
+        long = [
+            with_scale(p, value, longer.get(id(p)) if p.shape.rank == 0 else None)
+            for p, value in zip(trainable, near, strict=True)
+        ]
+        starts += [near, long]
+    vector = ParameterVector(trainable, logarithms=True)
+    for _ in range(restarts):
+        assign_all(trainable, near)
+        vector.assign(vector.numpy() + rng.normal(size=vector.size))
+        starts.append([constrained(p) for p in trainable])
+    assign_all(trainable, present)
+    return starts
+
+
+def with_scale(parameter: Parameter, value: AnyNDArray, scale: float | None) -> AnyNDArray:
+    """A parameter's value, or this lengthscale, if there is one and the bounds allow it."""
+    if scale is None:
+        return value
+    proposed = np.full(parameter.shape, scale, value.dtype)
+    return proposed if is_admissible(parameter, proposed) else value
 
 
 def is_admissible(parameter: Parameter, value: AnyNDArray | float) -> bool:
@@ -67,37 +78,11 @@ def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
     return found
 
 
-def choose_start(run: Run, centre: list[AnyNDArray], evaluate: Evaluate) -> None:
-    """
-    Start from the present parameters, or from others if their loss is lower: lengthscales of the
-    centre, longer ones, with which a model is nearly linear and may have another optimum, both of
-    them with balanced variances, and constants of the size of the targets' means.
-    """
-    trainable = list(run.model.trainable_parameters)
-    present = [constrained(p) for p in trainable]
-    changes = zip(trainable, present, centre, strict=True)
-    near = {id(p): there for p, here, there in changes if not np.array_equal(here, there)}
-    long = {id(p): longer(p, near[id(p)]) for p in trainable if id(p) in near}
-    balanced = balanced_variances(run.model.kernel, run.model.data[0].numpy())
-    starts = [{}, near, long] if near else [{}]
-    starts += [{**lengths, **balanced} for lengths in starts[-2:] if balanced]
-    constants = constants_for_means(run.model)
-    starts += [{**starts[-1], **constants}] if constants else []
-    changed = {*near, *balanced, *constants}
-    moved = [n for n, p in enumerate(trainable) if id(p) in changed]
-    parameters = [trainable[n] for n in moved]
-    values = [[start.get(id(trainable[n]), present[n]) for n in moved] for start in starts]
-    if moved:
-        start_from_best(run, parameters, values, evaluate)
-
-
-def start_from_best(
-    run: Run,
-    parameters: Sequence[Parameter],
-    starts: Sequence[Sequence[AnyNDArray]],
-    evaluate: Evaluate,
-) -> None:
-    """Assign those of some values that have the lowest loss; the first ones if none has a loss."""
+def choose_start(run: Run, evaluate: Evaluate, starts: list[list[AnyNDArray]]) -> None:
+    """Set the parameters to the start with the lowest loss; to the first one if none has a loss."""
+    parameters = list(run.model.trainable_parameters)
+    if len(starts) == 1:
+        return
     outcomes: list[tuple[float, list[AnyNDArray]]] = []
     for values in starts:
         assign_all(parameters, values)
@@ -110,73 +95,7 @@ def start_from_best(
     restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
 
 
-def balanced_variances(kernel: Kernel, X: AnyNDArray) -> dict[int, AnyNDArray]:
-    """
-    Variances, by id, with which every term of a sum has the mean variance of the first one; none
-    where their mean variances differ by less than a factor of `UNBALANCED`.
-
-    Where one term is far larger than the others, such as a linear kernel at inputs far from zero, b
-    follows that one. The others vanish in the noise, and no gradient leads back to them.
-    """
-    if not isinstance(kernel, Sum):
-        return {}
-    first, *others = (mean_kernel_diagonal(term, X) for term in kernel.kernels)
-    if max(first, *others) < UNBALANCED * min(first, *others):
-        return {}
-    found = {}
-    for parameter, size in zip(term_scales(kernel), others, strict=True):
-        if parameter is not None:
-            value = constrained(parameter) * (first / size)
-            if is_admissible(parameter, value):
-                found[id(parameter)] = value
-    return found
-
-
-def term_scales(kernel: Sum) -> list[Parameter | None]:
-    """The scale of each term of a sum but the first, None where it is not to be changed."""
-    firsts = [next(iter(scale_parameters(term)), None) for term in kernel.kernels[1:]]
-    return [p if p is not None and p.trainable and p.prior is None else None for p in firsts]
-
-
-def constants_for_means(model: TrainableModel) -> dict[int, AnyNDArray]:
-    """
-    Variances, by id, with which constant terms of a sum explain the targets' means while the others
-    explain how they vary; none where means are not large.
-
-    The loss is flat between there and constants that are small: far from zero, rounding hides the
-    slope.
-    """
-    kernel, (X, Y) = model.kernel, model.data
-    if not isinstance(kernel, Sum):
-        return {}
-    residual = (Y - model.mean_function(X)).numpy()
-    ratio = float(np.max(mean_squares(residual) / task_scales(residual)))
-    if ratio < UNBALANCED:
-        return {}
-    varying = [term for term in kernel.kernels if not isinstance(term, Constant)]
-    size = ratio * sum(mean_kernel_diagonal(term, X.numpy()) for term in varying)
-    pairs = zip(kernel.kernels[1:], term_scales(kernel), strict=True)
-    constants = [p for term, p in pairs if isinstance(term, Constant) and p is not None]
-    return {id(p): size * np.ones_like(constrained(p)) for p in constants if is_admissible(p, size)}
-
-
-def longer(parameter: Parameter, lengthscales: AnyNDArray) -> AnyNDArray:
-    """
-    A single lengthscale times `LONG_LENGTHSCALE`, if its bounds allow that. Where each input has a
-    lengthscale, they stay: each grows by itself where it should, but one that is too long has no
-    gradient by which it could shrink.
-    """
-    long = LONG_LENGTHSCALE * lengthscales
-    return long if np.size(long) == 1 and is_admissible(parameter, long) else lengthscales
-
-
-def perturb(model: TrainableModel, centre: list[AnyNDArray], rng: np.random.Generator) -> None:
-    """Random starting parameters: positive ones mostly within a factor of e of the centre."""
-    vector = ParameterVector(model.trainable_parameters, logarithms=True)
-    assign_all(model.trainable_parameters, centre)
-    vector.assign(vector.numpy() + rng.normal(size=vector.size))
-
-
-def assign_all(parameters: Sequence[Parameter], values: Sequence[AnyNDArray]) -> None:
+def assign_all(parameters: list[Parameter], values: list[AnyNDArray]) -> None:
+    """Set parameters to constrained values."""
     for parameter, value in zip(parameters, values, strict=True):
         assign(parameter, value)

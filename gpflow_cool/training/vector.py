@@ -23,7 +23,10 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     bound; else None.
     """
     variable = parameter.unconstrained_variable
-    if parameter.transform is None or parameter.transform.forward_min_event_ndims > 0:
+    transform = parameter.transform
+    if transform is None or transform.forward_min_event_ndims > 0:
+        return None
+    if type(transform) is tfp.bijectors.Exp:  # its variable is a logarithm already
         return None
     floor = softplus_floor(parameter)
     if floor is not None and np.ndim(floor) <= variable.shape.rank:
@@ -32,7 +35,7 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     ends = tf.constant([-np.inf, np.inf], variable.dtype)
     ends = tf.reshape(ends, [2] + [1] * variable.shape.rank)
     ends = tf.broadcast_to(ends, [2, *variable.shape])
-    low, high = parameter.transform.forward(ends).numpy()
+    low, high = transform.forward(ends).numpy()
     if low.shape == variable.shape and np.all(low >= 0) and np.all(np.isposinf(high)):
         return np.asarray(low, dtype=np.float64)
     return None
@@ -93,26 +96,6 @@ def constrained(parameter: Parameter) -> AnyNDArray:
         return np.asarray(parameter.numpy())
     u = parameter.unconstrained_variable.numpy()
     return np.asarray(floor + np.logaddexp(0.0, u), dtype=u.dtype)
-
-
-def constrained_tensor(parameter: Parameter) -> tf.Tensor:
-    """The same as a tensor, which a tape can differentiate."""
-    floor, u = softplus_floor(parameter), parameter.unconstrained_variable
-    if floor is None:
-        return tf.convert_to_tensor(parameter)
-    return tf.math.softplus(u) + tf.cast(floor, u.dtype)
-
-
-def assign_tensor(parameter: Parameter, value: tf.Tensor) -> None:
-    """As :func:`assign`, inside a graph, of a value that is known to be within the bounds."""
-    floor, variable = softplus_floor(parameter), parameter.unconstrained_variable
-    if floor is None:
-        inverse = parameter.transform.inverse(value) if parameter.transform else value
-        variable.assign(inverse)
-        return
-    floor = tf.cast(floor, variable.dtype)
-    excess = tf.maximum(value - floor, rounding_at(floor, variable.dtype))
-    variable.assign(excess + tf.math.log(-tf.math.expm1(-excess)))
 
 
 def log_slope(parameter: Parameter) -> AnyNDArray:

@@ -8,7 +8,7 @@ from gpflow_cool.chain import compression
 from gpflow_cool.chain.compression import compressed, dual_vectors, nodes_and_weights
 from gpflow_cool.chain.newton import solve
 from gpflow_cool.chain.search import Box
-from gpflow_cool.chain.spectrum import Spectrum
+from gpflow_cool.systems.spectrum import Spectrum
 from gpflow_cool.chain.terms import task_problems, task_terms
 
 T = 3

@@ -16,7 +16,7 @@ from gpflow_cool import (
     SparseCoolMTGP,
     choose_inducing_points,
 )
-from gpflow_cool.chain.kernels import (
+from gpflow_cool.kernels import (
     covariance_at,
     is_translation_invariant,
     kernel_matrix,

@@ -6,7 +6,7 @@ import tensorflow as tf
 from gpflow.kernels import Matern12
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gpflow_cool.chain.laplacian import Laplacian, city_block_distances, weighted_distances
+from gpflow_cool.kernels import Laplacian, city_block_distances, weighted_distances
 
 
 def by_loops(X, X2, variance, lengthscales):

@@ -21,7 +21,7 @@ from gpflow_cool.chain.objective import (
     conditional_log_likelihoods,
     task_factor,
 )
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.linalg import eigh
 
 

@@ -10,7 +10,7 @@ from problems import CASES, LEARNINGS, Problem, assert_close, random_problem
 from gpflow_cool import CoolMTGP
 from gpflow_cool.chain import likelihood, recovery
 from gpflow_cool.chain.likelihood import solve_chain
-from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.systems.spectrum import exact_spectrum
 from gpflow_cool.linalg import eigh
 
 

@@ -13,7 +13,7 @@ from gpflow_cool.chain.likelihood import (
     contrasts,
     solve_chain,
 )
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum, exact_spectrum_of_arrays
 from gpflow_cool.linalg import eigh
 
 

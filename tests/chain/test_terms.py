@@ -11,7 +11,7 @@ from spectra import exact, low_rank
 from gpflow_cool.chain import terms as terms_module
 from gpflow_cool.chain.compression import dual_vectors
 from gpflow_cool.chain.likelihood import solve_chain
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum_of_arrays
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum_of_arrays
 from gpflow_cool.chain.systems import cholesky
 from gpflow_cool.chain.terms import (
     factor_of_products,

@@ -17,7 +17,7 @@ from problems import assert_close, random_problem
 
 from gpflow_cool import SparseCoolMTGP
 from gpflow_cool.callbacks import load_checkpoint
-from gpflow_cool.lowrank.rows import make_rows, sum_over_rows
+from gpflow_cool.systems.rows import make_rows, sum_over_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_workers.py"
 

@@ -12,7 +12,7 @@ from problems import CASES, LAYOUTS, Problem, assert_close, random_problem
 from scipy.stats import multivariate_normal
 
 from gpflow_cool import KroneckerMTGP
-from gpflow_cool.chain.spectrum import Spectrum, exact_spectrum
+from gpflow_cool.systems.spectrum import Spectrum, exact_spectrum
 from gpflow_cool.joint import kronecker
 from gpflow_cool.linalg import eigh
 

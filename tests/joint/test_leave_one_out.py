@@ -8,7 +8,7 @@ from patterns import PATTERNS, random_joint
 from problems import CASES, assert_close, random_problem
 
 from gpflow_cool import KroneckerMTGP
-from gpflow_cool.chain.spectrum import exact_spectrum
+from gpflow_cool.systems.spectrum import exact_spectrum
 from gpflow_cool.joint import leave_one_out as module
 from gpflow_cool.joint import missing
 from gpflow_cool.joint.kronecker import solve_joint, task_basis

@@ -14,7 +14,7 @@ from problems import assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, IndependentGPs, KroneckerMTGP
 from gpflow_cool.chain import likelihood, objective, recovery
-from gpflow_cool.chain.spectrum import exact_spectrum, exact_spectrum_of_arrays
+from gpflow_cool.systems.spectrum import exact_spectrum, exact_spectrum_of_arrays
 from gpflow_cool.chain.terms import task_problems, task_terms
 from gpflow_cool.joint import kronecker, missing
 from gpflow_cool.linalg import eigh

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from problems import assert_close
 
 from gpflow_cool import choose_inducing_points
-from gpflow_cool.lowrank.features import InducingFeatures, constant_left, greedy_rows
+from gpflow_cool.systems.features import InducingFeatures, constant_left, greedy_rows
 
 SE = gpflow.kernels.SquaredExponential
 
@@ -78,7 +78,7 @@ def test_k_means_finds_clusters(rng):
 
 @pytest.mark.slow
 def test_candidates_are_drawn_where_rows_are_many(rng, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 50)
+    monkeypatch.setattr("gpflow_cool.systems.features.MAX_CANDIDATES", 50)
     X = rng.normal(size=(500, 2))
     Z = choose_inducing_points(X, SE(lengthscales=0.1), 20)
     assert all(np.any(np.all(X == z, axis=1)) for z in Z)
@@ -97,14 +97,14 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_many_rows_may_come_in_any_form(rng, monkeypatch, name):
-    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 20)
+    monkeypatch.setattr("gpflow_cool.systems.features.MAX_CANDIDATES", 20)
     X = rng.normal(size=(50, 2))
     expected = choose_inducing_points(X, SE(), 4)
     assert_close(choose_inducing_points(READERS[name](X), SE(), 4), expected, rtol=0)
 
 
 def test_only_candidates_of_a_file_are_read(rng, monkeypatch, tmp_path):
-    monkeypatch.setattr("gpflow_cool.lowrank.features.MAX_CANDIDATES", 20)
+    monkeypatch.setattr("gpflow_cool.systems.features.MAX_CANDIDATES", 20)
     X = rng.normal(size=(50, 2))
     expected = choose_inducing_points(X, SE(), 4)
     drawn = np.random.default_rng(0).choice(50, 20, replace=False)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from problems import assert_close
 
 from gpflow_cool.chain.starting import task_scales
-from gpflow_cool.lowrank.rows import ArrayRows, DatasetRows, make_rows
-from gpflow_cool.lowrank.summary import summarise
+from gpflow_cool.systems.rows import ArrayRows, DatasetRows, make_rows
+from gpflow_cool.systems.summary import summarise
 
 
 def joined(rows):
@@ -55,7 +55,7 @@ def shared_by(count, monkeypatch):
         parts = [function(count, shard) for shard in range(count)]
         return [tf.add_n(tensors) for tensors in zip(*parts, strict=True)]
 
-    monkeypatch.setattr("gpflow_cool.lowrank.summary.sum_over_replicas", sum_over_replicas)
+    monkeypatch.setattr("gpflow_cool.systems.summary.sum_over_replicas", sum_over_replicas)
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 5])
@@ -75,7 +75,7 @@ def test_summary_equals_that_of_all_rows(rng, monkeypatch, chunk_rows, num_shard
 
 
 def test_sample_of_many_rows_is_a_random_one(rng, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.lowrank.summary.SAMPLE_ROWS", 1500)
+    monkeypatch.setattr("gpflow_cool.systems.summary.SAMPLE_ROWS", 1500)
     N = 20_000
     X = np.arange(N, dtype=float)[:, None]
     rows = ArrayRows(X, X, 700)
@@ -89,7 +89,7 @@ def test_sample_of_many_rows_is_a_random_one(rng, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_sample_does_not_depend_on_the_number_of_shards(rng, monkeypatch, dtype):
-    monkeypatch.setattr("gpflow_cool.lowrank.summary.SAMPLE_ROWS", 10)
+    monkeypatch.setattr("gpflow_cool.systems.summary.SAMPLE_ROWS", 10)
     rows = ArrayRows(rng.normal(size=(47, 2)), rng.normal(size=(47, 1)), 5)
     rows.dtype = tf.as_dtype(dtype)
     samples = []

@@ -13,9 +13,9 @@ from problems import LEARNINGS, assert_close
 from properties.cases import make_data, make_model, random_case
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
-from gpflow_cool.chain.spectrum import Spectrum
+from gpflow_cool.systems.spectrum import Spectrum
 from gpflow_cool.joint.kronecker import spectrum_log_evidence, task_basis
-from gpflow_cool.lowrank.statistics import (
+from gpflow_cool.systems.statistics import (
     Statistics,
     decompose,
     decompose_rows,

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 from problems import LAYOUTS, assert_close, random_problem
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
-from gpflow_cool.lowrank.features import LinearFeatures, linear_features
-from gpflow_cool.lowrank.statistics import row_statistics, statistics_log_evidence
+from gpflow_cool.systems.features import LinearFeatures, linear_features
+from gpflow_cool.systems.statistics import row_statistics, statistics_log_evidence
 from gpflow_cool.training.optimizers import compiled_loss
 
 Linear, Constant = gpflow.kernels.Linear, gpflow.kernels.Constant

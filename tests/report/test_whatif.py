@@ -12,7 +12,7 @@ import quickjs
 from numpy.testing import assert_allclose
 from scipy.special import ndtr
 
-from gpflow_cool.chain.laplacian import Laplacian
+from gpflow_cool.kernels import Laplacian
 from gpflow_cool.report import whatif
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.transforms import FAR_AWAY, Transform

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.cli import commands
-from gpflow_cool.lowrank.features import choose_inducing_points
+from gpflow_cool.systems.features import choose_inducing_points
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.selection.candidates import CANDIDATES
 from gpflow_cool.selection.choice import KernelTable

@@ -155,7 +155,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 
 import gpflow
 from gpflow_cool import CoolMTGP, SparseCoolMTGP, linalg
-from gpflow_cool.lowrank.rows import ArrayRows
+from gpflow_cool.systems.rows import ArrayRows
 """
 
 AGREE = """

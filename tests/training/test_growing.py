@@ -136,7 +136,7 @@ def test_many_parameters_are_trained_on_all_rows(rng, small_samples, monkeypatch
 
 
 def test_products_on_a_device_give_what_blas_gives(rng, monkeypatch):
-    from gpflow_cool.lowrank import streaming
+    from gpflow_cool.systems import streaming
 
     p = random_problem(rng, 9, 2)
     model = SparseCoolMTGP((p.X, p.Y), p.gpflow_kernel(), p.X[:4])

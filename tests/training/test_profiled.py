@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import LEARNINGS, assert_close, minimise_plainly, smooth_data, values
 
 import gpflow_cool.linalg
-import gpflow_cool.lowrank.statistics
+import gpflow_cool.systems.statistics
 import gpflow_cool.training.profiled
 from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.training import trials

@@ -1,5 +1,6 @@
 """
-Kernel matrices of inputs that are far from zero, or far apart compared with the lengthscales.
+The Laplacian kernel, whether a kernel fits its columns, and kernel matrices of inputs that are far
+from zero, or far apart compared with the lengthscales.
 
 GPflow computes squared distances as x^2 - 2 x x' + x'^2. At Unix times, or at any inputs that are
 large compared with their differences, nothing is left of that but rounding. A kernel that depends
@@ -8,16 +9,19 @@ rounding that is left is no distance: equal rows have none, see :func:`squared_d
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from check_shapes import check_shapes
+from check_shapes import check_shapes, inherit_check_shapes
 from gpflow import Parameter
 from gpflow.base import TensorType
 from gpflow.kernels import (
+    Combination,
     IsotropicStationary,
     Kernel,
+    Matern32,
+    Matern52,
     Periodic,
     Product,
     RationalQuadratic,
@@ -27,7 +31,145 @@ from gpflow.kernels import (
 )
 from gpflow.utilities.ops import broadcasting_elementwise
 
-from .laplacian import Laplacian
+Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+class Laplacian(Stationary):
+    r"""
+    A kernel for tables: functions with corners, in which the inputs act one by one.
+
+    .. math:: k(x, x') = v \exp \Big( - \sum_d \frac{|x_d - x'_d|}{l_d} \Big)
+
+    It is the product of one Matern 1/2 kernel per input. GPflow's `Matern12` over several inputs is
+    another kernel: its distance is the root of a sum of squares. This one is the limit of forests
+    of random trees whose cuts fall anywhere (the Mondrian kernel), and does well where forests do.
+    On a grid it is a product over the axes.
+
+    >>> import numpy as np
+    >>> from gpflow_cool import Laplacian
+    >>> kernel = Laplacian(variance=2.0, lengthscales=[1.0, 4.0])
+    >>> kernel(np.array([[0.0, 0.0]]), np.array([[1.0, 2.0]])).numpy().round(4).tolist()
+    [[0.4463]]
+    """
+
+    @inherit_check_shapes
+    def K(self, X: TensorType, X2: TensorType | None = None) -> tf.Tensor:
+        rates = 1.0 / self.lengthscales
+        if self.ard:
+            return self.variance * tf.exp(-city_block_distances(X, X2, rates))
+        # One gradient for all columns: it is that of a factor.
+        ones = tf.ones([tf.shape(X)[-1]], self.lengthscales.dtype)
+        return self.variance * tf.exp(-rates * city_block_distances(X, X2, ones))
+
+
+@check_shapes(
+    "X: [batch..., N, D]",
+    "X2: [batch2..., N2, D]",
+    "rates: [D]",
+    "return: [batch..., N, batch2..., N2] if X2 is not None",
+    "return: [batch..., N, N] if X2 is None",
+)
+def city_block_distances(X: TensorType, X2: TensorType | None, rates: TensorType) -> tf.Tensor:
+    r""":math:`\sum_d \rho_d |x_d - x'_d|`, without an array of N x N x D numbers."""
+    X = tf.convert_to_tensor(X)
+    if X2 is None and X.shape.rank > 2:
+        return tf.map_fn(lambda part: city_block_distances(part, None, rates), X)
+    X2 = X if X2 is None else tf.convert_to_tensor(X2)
+    num_columns = tf.shape(X)[-1]
+    rows, rows2 = (tf.reshape(part, [-1, num_columns]) for part in (X, X2))
+    distances = weighted_distances(rows, rows2, tf.convert_to_tensor(rates))
+    return tf.reshape(distances, tf.concat([tf.shape(X)[:-1], tf.shape(X2)[:-1]], axis=0))
+
+
+@tf.autograph.experimental.do_not_convert  # it would lose the gradient
+@tf.custom_gradient
+@check_shapes("X: [N, D]", "Z: [M, D]", "rates: [D]")
+def weighted_distances(
+    X: TensorType, Z: TensorType, rates: TensorType
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], Gradients]]:
+    r"""
+    :math:`S_{nm} = \sum_d \rho_d |x_{nd} - z_{md}|`, one column after the other, with its gradient:
+
+    .. math:: \frac{\partial J}{\partial \rho_d} = \sum_{nm} G_{nm} |x_{nd} - z_{md}|, \qquad
+              \frac{\partial J}{\partial x_{nd}} = \rho_d \sum_m G_{nm} \, s_{nmd}, \qquad
+              \frac{\partial J}{\partial z_{md}} = - \rho_d \sum_n G_{nm} \, s_{nmd}
+
+    where :math:`G = \partial J / \partial S` and s is the sign of :math:`x_{nd} - z_{md}`.
+    TensorFlow would keep D matrices of N x M numbers for it.
+    """
+    columns = tf.transpose(X), tf.transpose(Z)
+
+    def difference(x: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
+        return x[:, None] - z[None, :]
+
+    def add(total: tf.Tensor, column: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        return total + tf.abs(difference(*column))
+
+    def gradient(G: tf.Tensor) -> Gradients:
+        def each(of_column: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> tf.Tensor:
+            step = lambda column: of_column(*column)  # noqa: E731
+            return tf.map_fn(step, columns, fn_output_signature=X.dtype, parallel_iterations=1)
+
+        by_rates = each(lambda x, z: tf.reduce_sum(G * tf.abs(difference(x, z))))
+        by_X = each(lambda x, z: tf.reduce_sum(G * tf.sign(difference(x, z)), axis=1))
+        by_Z = each(lambda x, z: tf.reduce_sum(G * tf.sign(difference(x, z)), axis=0))
+        return tf.transpose(by_X) * rates, -tf.transpose(by_Z) * rates, by_rates
+
+    none = tf.zeros([tf.shape(X)[0], tf.shape(Z)[0]], X.dtype)
+    scaled = tuple(rates[:, None] * column for column in columns)
+    return tf.foldl(add, scaled, none, parallel_iterations=1), gradient
+
+
+# Whether a kernel fits the columns of X -----------------------------------------------------------
+
+ONE_PER_COLUMN = ("lengthscales", "variance", "weight_variances")
+"""Parameters of kernels that may have one entry per column."""
+
+
+def check_columns(kernel: Kernel, num_columns: int) -> None:
+    """Raise unless the kernel and every kernel inside sums and products fit the columns of X."""
+    if isinstance(kernel, Combination):
+        for part in kernel.kernels:
+            check_columns(part, num_columns)
+        return
+    name, active = type(kernel).__name__, kernel.active_dims
+    dims = range(num_columns)[active] if isinstance(active, slice) else [int(d) for d in active]
+    if not dims or max(dims) >= num_columns or min(dims) < 0:
+        raise ValueError(
+            f"{name} has active_dims={active}, but X has {num_columns} columns: they"
+            f" are counted from 0 to {num_columns - 1}."
+        )
+    check_definite(kernel, len(dims))
+    for attribute in ONE_PER_COLUMN:
+        size = np.size(getattr(kernel, attribute, 1.0))
+        if size not in (1, len(dims)):
+            raise ValueError(
+                f"{name} has {size} {attribute}, but it sees {len(dims)} columns of X: pass one"
+                " number, or one per column."
+            )
+
+
+def check_definite(kernel: Kernel, num_columns: int) -> None:
+    r"""
+    Raise if the kernel is certainly not positive definite.
+
+    GPflow's `Periodic` adds absolute sines of several columns. Matern 3/2 of a sum of distances,
+    with a and b in units of the lengthscale, is :math:`(1 + a + b) e^{-a - b} = (1 + a) e^{-a}
+    e^{-b} + e^{-a} (1 + b) e^{-b} - e^{-a} e^{-b}`. Its spectral density is proportional to
+    :math:`h(v) h(w) (2 h(v) + 2 h(w) - 1)` with :math:`h(w) = 1 / (1 + w^2)`, which is negative for
+    high frequencies; likewise for Matern 5/2.
+    """
+    base = kernel.base_kernel if isinstance(kernel, Periodic) else None
+    if num_columns > 1 and type(base) in (Matern32, Matern52):
+        raise ValueError(
+            f"Periodic({type(base).__name__}()) of {num_columns} columns is not positive definite,"
+            " so that it is no kernel of a Gaussian process. Use"
+            " Periodic(SquaredExponential()), or a product of periodic kernels of one column each,"
+            " with active_dims=[0], active_dims=[1], ..."
+        )
+
+
+# Kernel matrices ----------------------------------------------------------------------------------
 
 METHODS_OF_INPUTS = (
     "__call__",

@@ -12,9 +12,21 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 
-from ..chain.starting import positive_or_one, scales_of_moments
-from ..chain.variation import check_ranges, is_constant
+from ..checks import check_ranges, is_constant
 from .rows import Rows, sum_over_replicas
+
+
+def scales_of_moments(
+    variance: AnyNDArray, mean_square: AnyNDArray, constant: AnyNDArray
+) -> AnyNDArray:
+    """The scales of tasks, [T], from their moments, and which of them are constant."""
+    return np.where(constant, np.where(mean_square > 0, mean_square, 1.0), variance)
+
+
+def positive_or_one(value: float) -> float:
+    """A kernel's mean variance, or 1 where it is not a positive number."""
+    return value if np.isfinite(value) and value > 0 else 1.0
+
 
 SAMPLE_ROWS, SAMPLE_NUMBERS = 2**16, 2**22
 """At most so many rows, and so many numbers in them (32 MB), are drawn at random in a summary."""

@@ -19,9 +19,8 @@ from gpflow.kernels import Constant, Kernel, Linear, Sum
 from scipy.cluster.vq import kmeans2
 
 from .. import checks
-from ..chain.columns import check_columns
-from ..chain.kernels import kernel_matrix, origin_of, shifted_kernel
 from ..graphs import compiled
+from ..kernels import check_columns, kernel_matrix, origin_of, shifted_kernel
 from ..linalg import inverse_root
 from . import DEFAULT_POINTS
 
