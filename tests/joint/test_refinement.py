@@ -6,13 +6,13 @@ import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import eigh
 
-from gpflow_cool.chain.spectrum import exact_spectrum
 from gpflow_cool.joint import kronecker, refinement
 from gpflow_cool.joint.refinement import (
     covariance_of_moments,
     expected_moments,
     refined_covariances,
 )
+from gpflow_cool.systems.spectrum import Spectrum
 
 GRID = np.exp(np.arange(-8.0, 7.0))
 
@@ -135,10 +135,11 @@ def test_without_prior_a_step_is_that_of_maximum_likelihood(rng, monkeypatch):
     lam, U = random_eigenbasis(rng, N, N)
     Y, orders = correlated(rng, N, T), random_orders(rng, T)
     C, Sigma = random_covariance(rng, T), random_covariance(rng, T)
-    spectrum = exact_spectrum(tf.constant(lam), tf.constant(U), tf.constant(Y))
+    data = (lam, U.T @ Y, np.zeros([T, T]), float(N))
+    spectrum = Spectrum(*(tf.constant(part, tf.float64) for part in data))
     signal, noise = kronecker.em_step(spectrum, tf.constant(C), tf.constant(Sigma))
-    moments = expected_moments(lam, U.T @ Y, np.zeros([T, T]), C, Sigma)
-    actual, _ = refined_covariances(lam, U.T @ Y, np.zeros([T, T]), N, C, Sigma, orders, steps=1)
+    moments = expected_moments(*data[:3], C, Sigma)
+    actual, _ = refined_covariances(*data, C, Sigma, orders, steps=1)
     assert_allclose(actual, signal, rtol=1e-8, atol=1e-8)
     actual = covariance_of_moments(moments.noise, N, orders, include_uncertainty=False)
     assert_allclose(actual, noise, rtol=1e-8, atol=1e-8)
