@@ -34,9 +34,6 @@ INDEFINITE = (
 CACHED_ROWS = 16
 """Rows per column of a block in :func:`lapack_triangle`."""
 
-SMALL_EIGENVALUE = 1e-6
-"""Relative to the largest one; such eigenvalues are computed again."""
-
 MOST_ROUNDING = 1e-3
 """No more than this part of its variances is taken for rounding of a covariance matrix."""
 
@@ -87,25 +84,6 @@ def lapack_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
     if lam[0] < -np.sqrt(np.finfo(lam.dtype).eps) * lam[-1]:
         warnings.warn(INDEFINITE, stacklevel=1)
     return lam, U
-
-
-def accurate_eigh(K: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
-    r"""
-    As :func:`lapack_eigh`, eigenvalues far below the largest as quotients of Rayleigh.
-
-    .. math:: \lambda_i = u_i^\top K u_i / u_i^\top u_i
-
-    LAPACK's error is some :math:`\epsilon \lambda_{\max}`, so that eigenvalues that should be zero,
-    as repeated rows have them, are often positive: at :math:`b / \sigma^2 = 10^9` the evidence has
-    seven digits no more. The error of the quotient is of second order in that of the eigenvector,
-    and its rounding is at least ten times smaller. It takes up to a third longer, which training
-    is spared: there the noise has a floor.
-    """
-    lam, U = lapack_eigh(K)
-    small = int(np.searchsorted(lam, SMALL_EIGENVALUE * lam[-1]))
-    V = U[:, :small]
-    quotients = np.einsum("ni,ni->i", V, K @ V) / np.einsum("ni,ni->i", V, V)
-    return np.concatenate([quotients, lam[small:]]), U
 
 
 def graded_eigh(S: AnyNDArray) -> tuple[AnyNDArray, AnyNDArray]:
@@ -172,7 +150,7 @@ def device_eigh(K: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         lam, U = tf.linalg.eigh(K)
         if np.isfinite(lam).all():
             return lam, U
-    lam, U = accurate_eigh(K.numpy())
+    lam, U = lapack_eigh(K.numpy())
     return tf.constant(lam), tf.constant(U)
 
 
@@ -204,7 +182,7 @@ def eigh(
     """
     K = tf.convert_to_tensor(K)
     use_lapack = uses_lapack(K, python_callback)
-    by_lapack = graded_eigh if is_graded else accurate_eigh
+    by_lapack = graded_eigh if is_graded else lapack_eigh
 
     @tf.custom_gradient
     def decompose(K: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], object]:

@@ -83,6 +83,7 @@ def tensorboard_tasks(
     objective/            loss, exact joint log evidence; gradient norm if the loop passes it
     log_likelihood/NAME   each term of the objective: a task's conditional log likelihood
     b/NAME, sigma2/NAME   each entry of the parameters with one entry per task, by name
+    weight_variance       prior variance of the weights between tasks
     kernel/...            each entry of the kernel's parameters, by the input's name if X is a data
                           frame; mean_function/... likewise
     matrices/             C, Sigma and both as correlations, as pictures

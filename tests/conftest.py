@@ -23,28 +23,10 @@ Folders whose tests call whole fits. Shapes are not checked there: tests of what
 and it takes a fifth of the time.
 """
 
-UNEXPLORED = {"integration", "table", "selection", "report", "saving"} | {
-    f"test_{name}.py"
-    for name in (
-        "callbacks",
-        "checkpoint",
-        "coregion",
-        "maps",
-        "monitoring",
-        "monitoring_loops",
-        "monte_carlo_em",
-        "progress_bar",
-    )
-}
-"""
-Folders and files whose tests need a fit, but not the best one. Where rows are few a fit also looks
-for other optima, which takes as long again: `training/`, `models/` and `properties/` test that.
-"""
-
-EXPLORED = {"test_pages.py", "test_tutorials.py"}
+AS_SEEN = {"test_pages.py", "test_tutorials.py"}
 """They show what a user would see."""
 
-GRAPHS = {"test_graphs.py", "test_cool_graphs.py", "test_device.py", "test_estimator_in_use.py"}
+GRAPHS = {"test_graphs.py", "test_cool_graphs.py", "test_estimator_in_use.py"}
 """They look at graphs, at what stays of them, or at what runs on which device."""
 
 
@@ -69,25 +51,6 @@ def small_regressor():
     )
 
 
-@pytest.fixture
-def explored(monkeypatch):
-    """Fits look for other optima, for a test in `UNEXPLORED` that needs the best fit."""
-    from gpflow_cool.training.trials import FEW_ROWS
-
-    monkeypatch.setattr("gpflow_cool.training.fit.FEW_ROWS", FEW_ROWS)
-
-
-@pytest.fixture(scope="module")
-def few_kernels():
-    """Three kernels to choose among, where it does not matter that there are eight."""
-    from gpflow_cool.selection.candidates import CANDIDATES
-
-    few = {name: CANDIDATES[name] for name in ("se", "matern32", "linear")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpflow_cool.selection.candidates.CANDIDATES", few)
-        yield
-
-
 def pytest_collection_modifyitems(items):
     """Whole commands, studies, tutorials, worker processes and random data sets are slow."""
     for item in items:
@@ -108,18 +71,15 @@ def pytest_collection_finish():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """
-    Run a test with its fixtures; whole fits without checks of shapes and other optima, and without
-    what TensorFlow does for programs that run long.
+    Run a test with its fixtures; whole fits without checks of shapes, and without what TensorFlow
+    does for programs that run long.
     """
     parts = set(item.path.parts)
     with ExitStack() as stack:
         if WHOLE & parts:
             stack.enter_context(disable_check_shapes())
-        if not (EXPLORED | GRAPHS) & parts:
+        if not (AS_SEEN | GRAPHS) & parts:
             stack.enter_context(bijectors_without_cache())
-        if WHOLE & parts and not (EXPLORED | GRAPHS) & parts:
+        if WHOLE & parts and not (AS_SEEN | GRAPHS) & parts:
             stack.enter_context(graphs_as_traced())
-        if UNEXPLORED & parts and not EXPLORED & parts:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr("gpflow_cool.training.fit.FEW_ROWS", 0)
         return (yield)

@@ -59,8 +59,26 @@ class Problem(NamedTuple):
 
 
 def joint_arguments(p):
-    """What the reference's predictions take: kernels, targets, and C and Sigma recovered."""
-    return *p.kernels, p.Y, *ref.recover(*p.chain)
+    """
+    What the reference's predictions take: kernels, targets, and C and Sigma as a model recovers
+    them that starts with lambda = 1.
+    """
+    return *p.kernels, p.Y, *ref.recover(*p.chain, 1.0)
+
+
+def unit_of_variance(K):
+    """
+    The geometric mean of K's mean variance and of what its largest eigenvalue leaves of it, to
+    whole steps of one half of its logarithm.
+    """
+    mean, largest = np.trace(K) / len(K), np.linalg.norm(K, 2) / len(K)
+    typical = np.sqrt(mean * max(mean - largest, 1e-4 * mean)) or 1.0
+    return np.exp(0.5 * np.round(2.0 * np.log(typical)))
+
+
+def rows_left_out(p):
+    """[N], log density of each row given the others, by the chain of a model with lambda = 1."""
+    return ref.leave_out_log_densities(*p.chain, [[row] for row in range(len(p.Y))], 1.0)
 
 
 def some_known(Y):

@@ -193,7 +193,7 @@ def test_params_are_those_of_the_history(rng):
     assert history.params == {
         "optimizer": "profile",
         "steps": 2,
-        "epochs": 4,
+        "epochs": 2,
         "restarts": 1,
         "seed": 3,
         "verbose": 0,
@@ -249,7 +249,7 @@ def test_stop_training_is_honoured(rng, kind, library):
         )
     history = model.fit(OPTIMIZERS[kind](), callbacks=[stop], restarts=2, seed=0, verbose=0)
     assert history.epoch == [0, 1]
-    assert history.attempts == ["stopped by a callback at step 1"] == [history.message]
+    assert history.message == "stopped by a callback at step 1"
     assert not history.converged
     assert model.training_loss() <= min(history.history["loss"]) + 1e-9
 

@@ -26,7 +26,8 @@ def test_checkpoint_round_trip(rng, optimizer, tmp_path):
         # A value read from a parameter and assigned again goes through its transform's inverse.
         assert_allclose(values(other)[name], value, rtol=1e-12)
     other.data = model.data
-    assert_allclose(other.training_loss(), min(history.history["loss"]), rtol=1e-10)
+    # The loss of "profile" is interpolated between ratios of b and sigma2.
+    assert_allclose(other.training_loss(), min(history.history["loss"]), atol=1e-3)
     assert os.listdir(tmp_path) == ["best.npz"]
 
 

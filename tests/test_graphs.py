@@ -1,20 +1,17 @@
-"""Compiled functions are gone when nobody holds them: a service may fit all day."""
+"""Functions as graphs: they compute the same, are traced once, and AutoGraph leaves them alone."""
 
-import gc
-import weakref
 from functools import partial
 
 import gpflow
-import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_probability as tfp
 from numpy.testing import assert_allclose
+from problems import LEARNINGS
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.framework import ops
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP, choose_inducing_points
-from gpflow_cool.graphs import GRAPHS, MORE_GRAPHS, compiled
+from gpflow_cool import CoolMTGP, choose_inducing_points
+from gpflow_cool.chain.optimum import best_of_grams, profile_of_spectrum
+from gpflow_cool.graphs import compiled, shared_graph
 
 
 def loss_and_gradient(parameter):
@@ -31,10 +28,6 @@ def loss_and_gradient(parameter):
         return total, tape.gradient(total, parameter.unconstrained_variable)
 
     return compute
-
-
-def registered():
-    return len(ops.gradient_registry.list()), len(tfp.bijectors.Bijector._cache.storage)
 
 
 def test_a_compiled_function_computes_the_same():
@@ -81,70 +74,26 @@ def test_autograph_leaves_predictions_and_losses_alone(rng):
             tf.nest.map_structure(partial(assert_allclose, rtol=1e-9), graph, method(*arguments))
 
 
-@pytest.mark.slow
-def test_a_compiled_function_is_gone_with_its_graph():
-    parameter = gpflow.Parameter(2.0, transform=gpflow.utilities.positive())
-    gc.collect()
-    before = registered()
-    graph = compiled(loss_and_gradient(parameter), tf.TensorSpec([None], tf.float64))
-    assert registered() == before
-    held = weakref.ref(graph.graph)
-    del graph
-    gc.collect()
-    assert held() is None
+def test_a_shared_graph_is_traced_once_for_all_sizes(rng):
+    @shared_graph(tf.TensorSpec([None, None], tf.float64))
+    def gram(A):
+        return tf.matmul(A, A, transpose_a=True)
+
+    for shape in [(3, 2), (5, 1), (1, 4)]:
+        A = rng.normal(size=shape)
+        assert_allclose(gram(tf.constant(A)), A.T @ A, rtol=1e-12, atol=1e-12)
+    assert gram.experimental_get_tracing_count() == 1
 
 
-def fit(data, **options):
-    CoolMTGP(data, gpflow.kernels.SquaredExponential()).fit(steps=1, verbose=0, **options)
-
-
-def fit_sparse(data):
-    kernel = gpflow.kernels.SquaredExponential()
-    SparseCoolMTGP(data, kernel, data[0][:3]).fit(steps=1, verbose=0)
-
-
-def fit_em(data):
-    KroneckerMTGP(data, gpflow.kernels.SquaredExponential()).fit("em", steps=1, verbose=0)
-
-
-USES = {
-    "profile": fit,
-    "scipy": lambda data: fit(data, optimizer="scipy"),
-    "adam": lambda data: fit(data, optimizer="adam"),
-    "sparse": fit_sparse,
-    "em": fit_em,
-    "points": lambda data: choose_inducing_points(data[0], gpflow.kernels.Matern32(), 3),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_no_graph_stays(rng, use):
-    data = rng.normal(size=(8, 2)), rng.normal(size=(8, 2))
-    use(data)
-    gc.collect()
-    before, graphs = registered(), count_graphs()
-    use(data)
-    gc.collect()
-    assert registered() == before
-    assert count_graphs() <= graphs
-
-
-def count_graphs():
-    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
-
-
-def test_graphs_that_wait_for_python_do_not_pile_up():
-    """A graph is a cycle, which Python's counting of references does not free."""
-    gc.collect()
-    before = len(GRAPHS.existing)
-    gc.disable()
-    try:
-        for _ in range(3 * MORE_GRAPHS):
-            assert compiled(lambda: 2.0 * tf.constant(3.0))().numpy() == 6.0
-            assert len(GRAPHS.existing) <= before + MORE_GRAPHS
-    finally:
-        gc.enable()
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_the_chain_is_traced_once_for_all_models(rng, learning):
+    """Tracing takes longer than a fit of few rows."""
+    for N, T in [(8, 2), (9, 3), (12, 1)]:
+        data = rng.normal(size=(N, 2)), rng.normal(size=(N, T))
+        model = CoolMTGP(data, gpflow.kernels.SquaredExponential(), learning=learning)
+        model.fit(steps=1, verbose=0)
+    for graph in (profile_of_spectrum(learning), best_of_grams(learning)):
+        assert graph.experimental_get_tracing_count() == 1
 
 
 def test_tensorflow_does_not_warn_of_many_functions(rng, caplog):
@@ -152,17 +101,6 @@ def test_tensorflow_does_not_warn_of_many_functions(rng, caplog):
     for _ in range(7):
         choose_inducing_points(X, gpflow.kernels.Matern32(), 2)
     assert "retracing" not in caplog.text
-
-
-def test_numbers_are_kept(rng):
-    """The registry is not needed where a graph is differentiated inside."""
-    data = rng.normal(size=(8, 2)), rng.normal(size=(8, 2))
-    model = CoolMTGP(data, gpflow.kernels.SquaredExponential())
-    model.fit(steps=2, verbose=0)
-    with tf.GradientTape() as tape:
-        loss = model.training_loss()
-    gradients = tape.gradient(loss, model.trainable_variables)
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 class Branching(gpflow.kernels.SquaredExponential):

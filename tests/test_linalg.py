@@ -101,16 +101,6 @@ def test_graded_eigh_of_singular_matrices(diagonal):
     assert_allclose(U, np.eye(len(diagonal)), rtol=0, atol=1e-15)
 
 
-def test_small_eigenvalues_are_accurate(rng):
-    """Those of rows that stand there twice are zero; LAPACK is off by 1e-15 of the largest."""
-    X = np.repeat(rng.normal(size=(30, 2)), 2, axis=0)
-    K = np.exp(-0.5 * np.sum((X[:, None] - X) ** 2, axis=-1))
-    lam, U = linalg.accurate_eigh(K)
-    lapack, _ = linalg.lapack_eigh(K)
-    assert np.abs(lam[:30]).sum() < 0.1 * np.abs(lapack[:30]).sum()
-    assert_close((U * lam) @ U.T, K, rtol=1e-13)
-
-
 # Inverse roots
 
 

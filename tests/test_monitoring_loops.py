@@ -33,6 +33,7 @@ def numbers_of(model):
         values[f"mean_function/c[{name}]"] = model.mean_function.c.numpy()[t]
     values["kernel/variance"] = model.kernel.variance.numpy()
     values["kernel/lengthscales"] = model.kernel.lengthscales.numpy()
+    values["weight_variance"] = model.weight_variance.numpy()
     return {tag: float(value) for tag, value in values.items()}
 
 

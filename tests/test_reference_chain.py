@@ -119,13 +119,25 @@ def test_dual_vectors_serve_both_approaches(rng, N, T):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("N, T", SIZES)
 def test_gradients(rng, N, T, kernel, learning):
+    """Along random directions. The step is 1/200 of where K_x,t or K_xy,t becomes singular."""
     K, Y, b, sigma2 = problem(rng, N, T, kernel)
-    differences = ref.finite_difference_gradients(K, Y, b, sigma2, learning)
-    analytic = ref.analytic_gradients(K, Y, b, sigma2, learning)
-    assert_array_equal(differences.K, differences.K.T)
-    for expected, actual in zip(analytic, differences, strict=True):
-        # Ten times the accuracy that finite_difference_gradients promises.
-        assert_allclose(actual, expected, rtol=0, atol=1e-10 * max(1, np.abs(expected).max()))
+    gradients = ref.analytic_gradients(K, Y, b, sigma2, learning)
+    least = np.min(sigma2)
+    radii = least / np.max(b), np.sqrt(least), np.min(b), least
+    for place, radius in enumerate(radii):
+        direction = rng.uniform(-1.0, 1.0, size=gradients[place].shape)
+        if place == 0:
+            direction = (direction + direction.T) / 2
+        direction /= max(1.0, np.linalg.norm(direction))
+
+        def along(h, place=place, direction=direction):
+            moved = [K, Y, b, sigma2]
+            moved[place] = moved[place] + h * direction
+            return ref.objective(*moved, learning)
+
+        expected = np.sum(gradients[place] * direction)
+        size = max(1.0, np.abs(gradients[place]).max())
+        assert_allclose(ref.derivative(along, radius / 200), expected, rtol=0, atol=1e-9 * size)
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
@@ -197,7 +209,7 @@ def test_recovered_covariances_are_those_of_the_generating_chain(rng):
 
 @pytest.mark.parametrize("N, T", SIZES)
 def test_input_covariance_from_explicit_weights(rng, N, T):
-    """Cosines of w_x,t = Phi^T alpha_t as vectors; one draw of weights gives the Monte Carlo B."""
+    """Cosines of w_x,t = Phi^T alpha_t as vectors."""
     _, Y, b, sigma2 = problem(rng, N, T)
     Phi = rng.normal(size=(N, 4))
     K = Phi @ Phi.T
@@ -208,7 +220,6 @@ def test_input_covariance_from_explicit_weights(rng, N, T):
     B = ref.input_covariance(K, alpha, b)
     assert_allclose(B, expected, **TOLERANCE)
     assert_allclose(np.diag(B), b, rtol=1e-15)
-    assert_allclose(ref.sampled_input_covariance(W_x[None], b), expected, **TOLERANCE)
 
 
 def test_a_task_without_signal_is_uncorrelated(rng):
@@ -237,11 +248,98 @@ def test_recover_composes_the_pieces(rng):
     assert_allclose(Sigma, A @ np.diag(sigma2) @ A.T, **TOLERANCE)
 
 
-@pytest.mark.parametrize("R", [2, 7, 10])
-def test_posterior_in_features_and_in_functions_agree(rng, R):
-    _, Y, b, sigma2 = problem(rng, 7, 3)
-    Phi = rng.normal(size=(7, R))
-    m, V = ref.feature_posterior(Phi, Y, b, sigma2)
-    mean, cov = ref.input_function_posterior(Phi @ Phi.T, Y, b, sigma2)
-    assert_allclose(Phi @ m, mean, **TOLERANCE)
-    assert_allclose(Phi @ V @ Phi.T, cov, **TOLERANCE)
+# The scaled prior of the weights
+
+
+LAM = 0.7
+
+
+def in_units_of_the_paper(Y, sigma2, t):
+    """The earlier targets times the roots of their weights' prior variances: p = 1 for these."""
+    v = np.mean(Y**2, axis=0)
+    return np.column_stack([Y[:, :t] * np.sqrt(LAM * sigma2[t] / v[:t]), Y[:, t]])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("N, T", SIZES)
+def test_scaled_prior_is_the_unit_prior_of_scaled_targets(rng, N, T, kernel):
+    K, Y, b, sigma2 = problem(rng, N, T, kernel)
+    chain = K, Y, b, sigma2, LAM
+    W, V = ref.weights(*chain), ref.weight_covariances(*chain)
+    for t in range(T):
+        scaled = in_units_of_the_paper(Y, sigma2, t)
+        unit = K, scaled, np.append(b[:t], b[t]), np.append(sigma2[:t], sigma2[t])
+        for learning in LEARNINGS:
+            expected = ref.conditional_log_likelihoods(*unit, learning)[t]
+            actual = ref.conditional_log_likelihoods(K, Y, b, sigma2, learning, LAM)[t]
+            assert_allclose(actual, expected, **TOLERANCE)
+        root = np.sqrt(LAM * sigma2[t] / np.mean(Y[:, :t] ** 2, axis=0))
+        assert_allclose(W[t, :t], root * ref.weights(*unit)[t, :t], **TOLERANCE)
+        expected = np.outer(root, root) * ref.weight_covariances(*unit)[t]
+        assert_allclose(V[t], expected, **TOLERANCE)
+
+
+def test_weights_by_the_ratio_of_densities(rng):
+    """p(w | y) p(y) = p(y | w) p(w), at random weights."""
+    K, Y, b, sigma2 = problem(rng, 6, 3)
+    w, V = ref.weights(K, Y, b, sigma2, LAM)[2, :2], ref.weight_covariances(K, Y, b, sigma2, LAM)[2]
+    evidence = ref.conditional_log_likelihoods(K, Y, b, sigma2, "approximate", LAM)[2]
+    prior = np.diag(LAM * sigma2[2] / np.mean(Y[:, :2] ** 2, axis=0))
+    Kx = b[2] * K + sigma2[2] * np.eye(6)
+    for point in w + 0.3 * rng.normal(size=(3, 2)):
+        likelihood = multivariate_normal(mean=Y[:, :2] @ point, cov=Kx).logpdf(Y[:, 2])
+        both = likelihood + multivariate_normal(cov=prior).logpdf(point)
+        assert_allclose(multivariate_normal(w, V).logpdf(point) + evidence, both, **TOLERANCE)
+
+
+def test_units_of_targets_do_not_matter_with_the_scaled_prior(rng):
+    K, Y, b, sigma2 = problem(rng, 6, 3)
+    units = np.array([1e-3, 1.0, 50.0])
+    C, Sigma = ref.recover(K, Y, b, sigma2, LAM)
+    scaled = ref.recover(K, Y * units, b * units**2, sigma2 * units**2, LAM)
+    assert_allclose(scaled[0], C * np.outer(units, units), rtol=1e-9)
+    assert_allclose(scaled[1], Sigma * np.outer(units, units), rtol=1e-9)
+
+
+def test_covariances_are_means_over_draws_of_the_weights(rng):
+    """E[Sigma] of A diag(s) A^T over 20,000 draws of the weights, within five standard errors."""
+    K, Y, b, sigma2 = problem(rng, 5, 4)
+    chain = K, Y, b, sigma2, LAM
+    found, V = ref.recover_all(*chain), ref.weight_covariances(*chain)
+    W = np.zeros((20_000, 4, 4))
+    for t in range(1, 4):
+        W[:, t, :t] = rng.multivariate_normal(found.W[t, :t], V[t], size=20_000)
+    A = np.linalg.inv(np.eye(4) - W)
+    draws = np.einsum("sti,i,sui->stu", A, sigma2, A)
+    error = draws.std(axis=0) / np.sqrt(20_000)
+    assert np.all(np.abs(draws.mean(axis=0) - found.Sigma) <= 5.0 * error + 1e-12)
+    assert np.abs(found.Sigma - ref.noise_covariance(found.W, sigma2)).max() > 20.0 * error.max()
+
+
+@pytest.mark.parametrize("learning", LEARNINGS)
+def test_best_term_is_no_less_than_any_other(rng, learning):
+    K, Y, b, sigma2 = problem(rng, 12, 3)
+    best = [ref.best_term(K, Y, t, LAM, 1e-3, learning, (-8.0, 12.0)) for t in range(3)]
+    found = np.array([one.sigma2 for one in best])
+    ratios = np.exp([one.log_ratio for one in best])
+    terms = ref.conditional_log_likelihoods(K, Y, ratios * found, found, learning, LAM)
+    assert_allclose([one.term for one in best], terms, **TOLERANCE)
+    for _ in range(200):
+        s = np.maximum(found * np.exp(rng.normal(size=3)), 1e-3)
+        r = np.clip(ratios * np.exp(2.0 * rng.normal(size=3)), np.exp(-8.0), np.exp(12.0))
+        assert np.all(ref.conditional_log_likelihoods(K, Y, r * s, s, learning, LAM) < terms + 1e-9)
+
+
+def test_left_out_rows_by_conditioning(rng):
+    """Each task's rows given the others by the rules for Gaussians, the earlier tasks known."""
+    K, Y, b, sigma2 = problem(rng, 7, 3)
+    group, kept = np.array([1, 4]), np.array([0, 2, 3, 5, 6])
+    expected = 0.0
+    for t in range(3):
+        S = ref.composed_kernel(K, Y, b, sigma2, t, LAM)
+        gain = S[np.ix_(group, kept)] @ np.linalg.inv(S[np.ix_(kept, kept)])
+        cov = S[np.ix_(group, group)] - gain @ S[np.ix_(kept, group)]
+        expected += multivariate_normal(gain @ Y[kept, t], cov).logpdf(Y[group, t])
+    actual = ref.leave_out_log_densities(K, Y, b, sigma2, [group, np.arange(7)], LAM)
+    assert_allclose(actual[0], expected, **TOLERANCE)
+    assert_allclose(actual[1], ref.objective(K, Y, b, sigma2, "approximate", LAM), **TOLERANCE)

@@ -2,7 +2,7 @@
 # # Swapping in for coregionalization
 #
 # At the end you have replaced the model in a GPflow coregionalization script and kept the rest of
-# the script. You have seen what changes: training takes less time, and noises may correlate.
+# the script. You have seen what changes: a loss costs less, and noises may correlate.
 #
 # GPflow models several outputs with a column that holds the number of the output and a kernel
 # `base * Coregion`. The covariance of all observations is then one matrix of size $NT \times NT$.
@@ -16,6 +16,7 @@ import warnings
 import gpflow
 import matplotlib.pyplot as plt
 import numpy as np
+import tensorflow as tf
 
 from gpflow_cool import CoolMTGP
 from gpflow_cool.metrics import rmse
@@ -40,9 +41,7 @@ base = gpflow.kernels.SquaredExponential(active_dims=[0], lengthscales=0.3)
 coregion = gpflow.kernels.Coregion(output_dim=2, rank=1, active_dims=[1])
 coregion.W.assign([[1.0], [0.5]])
 gpr = gpflow.models.GPR((X_aug, Y_aug), base * coregion, noise_variance=0.1)
-start = time.process_time()
 gpflow.optimizers.Scipy().minimize(gpr.training_loss, gpr.trainable_variables)
-seconds_gpr = time.process_time() - start
 
 # %% [markdown]
 # ## What you get
@@ -50,9 +49,7 @@ seconds_gpr = time.process_time() - start
 
 # %%
 model = CoolMTGP.from_coregion(gpr, task_names=["first", "second"])
-start = time.process_time()
 model.fit(verbose=0)
-seconds_cool = time.process_time() - start
 
 # %% [markdown]
 # Code that uses the stacked layout keeps working: `predict_coregion` takes it and returns [M, 1]
@@ -66,8 +63,6 @@ mean_gpr, var_gpr = gpr.predict_f(grid_aug)
 mean_cool, var_cool = model.predict_coregion(grid_aug)
 error_gpr, error_cool = (rmse(truth, mean)[0] for mean in (mean_gpr, mean_cool))
 print(f"RMSE: GPR with Coregion {error_gpr:.3f}, CoolMTGP {error_cool:.3f}")
-ratio = seconds_gpr / seconds_cool  # of the processor's time
-print(f"training: GPR with Coregion takes {ratio:.0f} times as long as CoolMTGP")
 
 # %%
 fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
@@ -90,6 +85,42 @@ true = 0.3**2 / (0.3**2 + 0.1**2)
 print(f"correlation of the noises: learned {learned:.2f}, true {true:.2f}")
 
 # %% [markdown]
+# ## What it costs
+# With two outputs at sixty inputs both train in a moment. A loss with its gradient costs $(NT)^3$
+# for GPflow's model and $N^3$ for ours, as here with five outputs at 200 inputs.
+
+# %%
+X_more = rng.uniform(size=[200, 1])
+Y_more = np.sin(6 * X_more + np.arange(5)) + 0.1 * rng.normal(size=[200, 5])
+tasks = np.repeat(np.arange(5.0), 200)
+X_long = np.stack([np.tile(X_more[:, 0], 5), tasks], axis=1)
+coregion = gpflow.kernels.Coregion(output_dim=5, rank=1, active_dims=[1])
+long = gpflow.models.GPR((X_long, Y_more.T.reshape(-1, 1)), base * coregion)
+wide = CoolMTGP((X_more, Y_more), gpflow.kernels.SquaredExponential(lengthscales=0.3))
+
+
+def seconds(model):
+    """The processor's time for one loss and its gradient, the shortest of three."""
+
+    @tf.function
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = model.training_loss()
+        return tape.gradient(loss, model.trainable_variables)
+
+    gradients()  # TensorFlow compiles it
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        gradients()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+ratio = seconds(long) / seconds(wide)
+print(f"GPR with Coregion takes {ratio:.0f} times as long as CoolMTGP")
+
+# %% [markdown]
 # ## And back
 # `to_coregion_gpr` makes a GPflow `GPR` with the learnt C. It has no place for the correlation of
 # the noises, and a warning says so.
@@ -105,7 +136,7 @@ print("C of ours:", np.round(model.task_covariance(), 3), sep="\n")
 
 # %% [markdown]
 # ## What we claim
-# `CoolMTGP` takes less time to train, predicts the functions as well, and learns how the noises
+# A loss of `CoolMTGP` takes less time, it predicts the functions as well, and learns how the noises
 # correlate. The exported model has the same C, and the warning tells what it has lost.
 
 # %%

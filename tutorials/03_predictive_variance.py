@@ -7,7 +7,8 @@
 #
 # $$ y \sim N\left( \begin{pmatrix} \cos 2 \pi x \\ \sin 2 \pi x \end{pmatrix},
 # \begin{pmatrix} 0.1 & 0.05 \\ 0.05 & 0.1 \end{pmatrix} \right), $$
-# with inputs around 0.25 and 0.75.
+# with inputs around 0.25 and 0.75. Cool-MTGP is the paper's here, with `weight_prior="unit"`: by
+# default the prior of the weights between tasks is scaled to the noise.
 
 # %%
 import os
@@ -34,7 +35,7 @@ def build(name, data):
         return KroneckerMTGP.std_mt(data, kernel(), rank=1)
     if name == "Conv-MT":
         return ConvMT(data, kernel())
-    return CoolMTGP(data, kernel(), learning=name.split()[1])
+    return CoolMTGP(data, kernel(), learning=name.split()[1], weight_prior="unit")
 
 
 METHODS = ["Std-MT", "Conv-MT", "Cool hierarchical", "Cool approximate"]

@@ -5,8 +5,9 @@ Given the ratio r = b / sigma2 the best noise is :math:`\sigma^2_t = y_t^\top M_
 that one number per task is left. One Cholesky factor per grid value gives the terms of all tasks
 there (:mod:`.terms`). Between grid values the logarithms of the quadratic forms and the log
 determinants are interpolated: as functions of log r they have no singularity nearer than
-:math:`i \pi`. The gradient of the best terms is the partial one at the best ratios (envelope
-theorem), and so is that of their interpolation, whose weights stay fixed.
+:math:`i \pi`. (The places are logarithms of r plus a small number, so that r = 0 is one of them.)
+The gradient of the best terms is the partial one at the best ratios (envelope theorem), and so is
+that of their interpolation, whose weights stay fixed.
 
 Letters: N rows, T tasks, J grid values, F points of the finer grid; "..." are orders of the tasks.
 """
@@ -20,7 +21,16 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
-from ..systems.spectrum import System
+from ..graphs import shared_graph
+from ..systems.spectrum import (
+    MATRIX,
+    NUMBER,
+    VECTOR,
+    Spectrum,
+    System,
+    inside_gradient,
+    rotated_gradient,
+)
 from .terms import (
     factor_diagonal,
     log_likelihood_terms,
@@ -30,9 +40,16 @@ from .terms import (
     weight_systems,
 )
 
-LOG_RATIOS = np.arange(-8.0, 16.25, 0.5)
-"""Logarithms of the ratios on the grid, for a kernel whose mean variance is one. At the lowest one
-there is no signal to speak of, and the highest one is beyond any noise floor."""
+STEP = 0.5
+NODES = np.arange(-8.0, 20.25, STEP)
+RATIOS = np.exp(NODES) - np.exp(NODES[0])
+"""The ratios on the grid, for a kernel whose variance is typically one. The lowest is zero.
+Where the noise is at its floor and lengthscales are long, the best logarithm was up to 20 (60 rows
+of polynomials without noise, five kernels); with ratios up to e^16 alone, the loss of such fits was
+3 to 10 nats higher."""
+
+LEAST_RATIO = 1e-10
+"""Stands for zero in b, which must be positive."""
 
 DEGREE = 5
 """Of the polynomials between grid values. Log determinants of 200 rows are then wrong by 2e-4 at
@@ -42,8 +59,9 @@ FINE = 8
 """Points per step of the grid at which terms are compared, before Newton's method finds the
 maximum."""
 
-NEWTON_STEPS = 3
-"""From so close the last one moves log r by less than 1e-8."""
+NEWTON_STEPS = 5
+"""From so close the third one moves log r by less than 1e-8. Where the noise comes to its floor,
+the second derivative jumps, and steps that leave the bracket are halved instead."""
 
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -64,17 +82,17 @@ def interpolation_weights(places: TensorType, derivative: int = 0) -> tf.Tensor:
 
     :param places: From 0 to J - 1.
     """
-    last = len(LOG_RATIOS) - 1 - DEGREE
+    last = len(RATIOS) - 1 - DEGREE
     first = tf.clip_by_value(tf.floor(places) - DEGREE // 2, 0.0, float(last))
     polynomials = np.polynomial.polynomial.polyder(COEFFICIENTS, derivative, axis=1)
     powers = tf.stack([(places - first) ** k for k in range(polynomials.shape[1])], axis=-1)
     local = tf.einsum("...k,pk->...p", powers, polynomials)
     nodes = tf.cast(first, tf.int32)[..., None] + tf.range(DEGREE + 1)
-    placed = tf.one_hot(nodes, len(LOG_RATIOS), dtype=tf.float64)
+    placed = tf.one_hot(nodes, len(RATIOS), dtype=tf.float64)
     return tf.reduce_sum(local[..., None] * placed, axis=-2)
 
 
-FINE_PLACES = np.arange((len(LOG_RATIOS) - 1) * FINE + 1) / FINE
+FINE_PLACES = np.arange((len(RATIOS) - 1) * FINE + 1) / FINE
 
 
 class GridValues(NamedTuple):
@@ -139,12 +157,15 @@ def best_places(values: GridValues) -> tf.Tensor:
     floor = values.floor[..., None, :] + tf.zeros_like(log_quadratic)
     terms, _ = terms_at_best_noise(log_quadratic, half_log_det, values.num_rows, floor)
     best = tf.cast(tf.argmax(terms, axis=-2), tf.float64) / FINE
+    ends = best - 1.0 / FINE, best + 1.0 / FINE
+    low, high = (tf.clip_by_value(end, 0.0, float(len(RATIOS) - 1)) for end in ends)
     places = best
     for _ in range(NEWTON_STEPS):
         slope, bend = slope_and_bend(values, places)
-        step = tf.where(bend < 0.0, -slope / tf.where(bend < 0.0, bend, -1.0), tf.sign(slope))
-        places = tf.clip_by_value(places + step, best - 1.0 / FINE, best + 1.0 / FINE)
-        places = tf.clip_by_value(places, 0.0, float(len(LOG_RATIOS) - 1))
+        low, high = tf.where(slope > 0.0, places, low), tf.where(slope > 0.0, high, places)
+        newton = places - slope / tf.where(bend < 0.0, bend, -1.0)
+        fits = (bend < 0.0) & (low <= newton) & (newton <= high)
+        places = tf.where(fits, newton, 0.5 * (low + high))
     return places
 
 
@@ -185,46 +206,51 @@ class GramsOnGrid(NamedTuple):
     def values(self, weight_variance: TensorType, floor: TensorType, learning: str) -> GridValues:
         """What the terms are made of, for the tasks in their own order."""
         diagonal = factor_diagonal(weight_systems(self.gram, weight_variance))
-        floor = floor / tf.stop_gradient(tf.square(self.scales))
+        floor = floor / tf.square(self.scales)
         rest = self.num_rows, weight_variance, floor, learning
         return grid_values(diagonal, self.log_det, *rest)
 
 
-def log_ratios(places: TensorType) -> tf.Tensor:
-    """Logarithms of the ratios at places on the grid."""
-    return LOG_RATIOS[0] + places * (LOG_RATIOS[1] - LOG_RATIOS[0])
+def ratios_at(places: TensorType) -> tf.Tensor:
+    """The ratios at places on the grid."""
+    return tf.maximum(tf.exp(NODES[0] + places * STEP) - np.exp(NODES[0]), LEAST_RATIO)
 
 
-def ratios_on_grid(system: System) -> tf.Tensor:
-    """[J + 1], the ratios of the grid for this kernel, and a zero, where G is Y^T Y."""
-    unit = tf.stop_gradient(system.spectrum.mean_variance)
-    return tf.concat([np.exp(LOG_RATIOS) / unit, [0.0]], axis=0)
+def variance_unit(spectrum: Spectrum) -> tf.Tensor:
+    """
+    [], the kernel's typical variance, rounded to whole steps of the grid.
+
+    So the ratios stay the same while the kernel moves a little, and with them the error of the
+    interpolation: its gradient is then that of the loss.
+    """
+    steps = tf.round(tf.math.log(spectrum.typical_variance) / STEP)
+    return tf.stop_gradient(tf.exp(STEP * steps))
 
 
-@check_shapes("gram: [K, T, T]", "log_det: [K]")
+def ratios_on_grid(spectrum: Spectrum) -> tf.Tensor:
+    """[J], the ratios of the grid for this kernel. At the first one, zero, G is Y^T Y."""
+    return RATIOS / variance_unit(spectrum)
+
+
+@check_shapes("gram: [J, T, T]", "log_det: [J]")
 def scaled_grams(gram: TensorType, log_det: TensorType, num_rows: TensorType) -> GramsOnGrid:
     """
     Gram matrices of the targets divided by the roots of their mean squares.
 
     :param gram: At :func:`ratios_on_grid`.
     """
-    scales = root_or_one(tf.linalg.diag_part(gram[-1]) / num_rows)
-    scaled = gram[:-1] / (scales[:, None] * scales[None, :])
-    return GramsOnGrid(scaled, log_det[:-1], scales, num_rows)
+    scales = root_or_one(tf.linalg.diag_part(gram[0]) / num_rows)
+    scaled = gram / (scales[:, None] * scales[None, :])
+    return GramsOnGrid(scaled, log_det, scales, num_rows)
 
 
 @functools.cache
 def best_of_grams(learning: str) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """
-    Best terms, ratios and noise variances of all tasks, [T] each, as one graph for all models.
+    """Best terms, ratios and noise variances of all tasks, [T] each, as a graph for all models."""
+    grams = tf.TensorSpec([len(RATIOS), None, None], tf.float64)
+    log_dets = tf.TensorSpec([len(RATIOS)], tf.float64)
 
-    Traced once per process, whatever the sizes: that takes as long as a fit of few rows.
-    """
-    number, vector = tf.TensorSpec([], tf.float64), tf.TensorSpec([None], tf.float64)
-    grams = tf.TensorSpec([len(LOG_RATIOS) + 1, None, None], tf.float64)
-    log_dets = tf.TensorSpec([len(LOG_RATIOS) + 1], tf.float64)
-
-    @tf.function(autograph=False, input_signature=[grams, log_dets, number, number, vector])
+    @shared_graph(grams, log_dets, NUMBER, NUMBER, VECTOR)
     def best(
         gram: tf.Tensor,
         log_det: tf.Tensor,
@@ -235,7 +261,7 @@ def best_of_grams(learning: str) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf
         grid = scaled_grams(gram, log_det, num_rows)
         found = best_terms(grid.values(weight_variance, floor, learning))
         terms = found.terms - num_rows * tf.math.log(grid.scales)
-        return terms, tf.exp(log_ratios(found.place)), found.sigma2 * tf.square(grid.scales)
+        return terms, ratios_at(found.place), found.sigma2 * tf.square(grid.scales)
 
     return best
 
@@ -257,7 +283,60 @@ def profiled_chain(
     :param weight_variance: [], lambda of the "scaled" prior.
     :param floor: [T], smallest noise variance of each task.
     """
-    gram, log_det = system(ratios_on_grid(system))
+    gram, log_det = system(ratios_on_grid(system.spectrum))
     arguments = gram, log_det, system.spectrum.num_rows, weight_variance, floor
     terms, ratio, sigma2 = best_of_grams(learning)(*arguments)
-    return ProfiledChain(terms, ratio * sigma2 / system.spectrum.mean_variance, sigma2)
+    return ProfiledChain(terms, ratio * sigma2 / variance_unit(system.spectrum), sigma2)
+
+
+class ProfileGradient(NamedTuple):
+    """The chain at the best b and sigma2, and the gradient of the sum of its terms."""
+
+    chain: ProfiledChain
+    inside: tf.Tensor  # [R, R], with respect to K in the eigenbasis
+    Yr: tf.Tensor  # [S R, T]
+    weight_variance: tf.Tensor  # []
+
+
+@functools.cache
+def profile_of_spectrum(learning: str) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """The parts of a :class:`ProfileGradient`, as a graph for all models."""
+
+    @shared_graph(VECTOR, MATRIX, MATRIX, NUMBER, NUMBER, VECTOR)
+    def profile(
+        lam: tf.Tensor,
+        Yr: tf.Tensor,
+        G0: tf.Tensor,
+        num_rows: tf.Tensor,
+        weight_variance: tf.Tensor,
+        floor: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
+        spectrum = Spectrum(lam, Yr, G0, num_rows)
+        r = ratios_on_grid(spectrum)
+        gram, log_det = spectrum.gram(r), spectrum.log_det(r)
+        with tf.GradientTape() as tape:
+            tape.watch([gram, log_det, weight_variance])
+            terms, ratio, sigma2 = best_of_grams(learning)(
+                gram, log_det, num_rows, weight_variance, floor
+            )
+            total = tf.reduce_sum(terms)
+        by = tape.gradient(total, [gram, log_det, weight_variance])
+        parts = rotated_gradient(r, by[0], by[1], lam, Yr)
+        b = ratio * sigma2 / variance_unit(spectrum)
+        return terms, b, sigma2, inside_gradient(*parts[:3]), parts[3], by[2]
+
+    return profile
+
+
+def profile_gradient(
+    spectrum: Spectrum, weight_variance: TensorType, floor: TensorType, learning: str
+) -> ProfileGradient:
+    """
+    :func:`profiled_chain` of an exact kernel matrix with its gradient, by one graph that all models
+    share: a fit then traces the kernel alone.
+    """
+    lam, Yr, G0, num_rows = spectrum[:4]
+    terms, b, sigma2, *by = profile_of_spectrum(learning)(
+        lam, Yr, G0, num_rows, tf.cast(weight_variance, tf.float64), floor
+    )
+    return ProfileGradient(ProfiledChain(terms, b, sigma2), *by)

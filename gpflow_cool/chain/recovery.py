@@ -28,13 +28,14 @@ from gpflow.base import AnyNDArray, TensorType
 
 from ..systems.spectrum import EPSILON, MAX_NUMBERS, Spectrum, System
 from .optimum import (
-    LOG_RATIOS,
+    RATIOS,
     GramsOnGrid,
-    best_places,
+    best_terms,
     grid_values,
-    log_ratios,
+    ratios_at,
     ratios_on_grid,
     scaled_grams,
+    variance_unit,
 )
 from .terms import Chain, inverse_factor, own_systems, target_scales, weight_systems
 
@@ -357,16 +358,16 @@ def average_over_orders(
     .. math:: \bar{C} = \frac{1}{O} \sum_o \Pi_o^\top C_o \Pi_o
 
     with :math:`\Pi_o` the permutation that brings the tasks into order o. Another order permutes
-    the Gram matrices, and needs no other ones. b and sigma2 are found anew for each order, with
-    each task at the best ratio of the grid.
+    the Gram matrices, and needs no other ones. b and sigma2 are found anew for each order; the
+    weights are those at the ratio of the grid that is next to the best one.
 
     :param orders: [O, T].
     :param weight_variance: [], lambda.
     :param floor: [T], smallest noise variance of each task.
     """
-    gram, log_det = system(ratios_on_grid(system))
+    gram, log_det = system(ratios_on_grid(system.spectrum))
     grid = scaled_grams(gram, log_det, system.spectrum.num_rows)
-    size = max(1, MAX_NUMBERS // (len(LOG_RATIOS) * orders.shape[1] ** 2))
+    size = max(1, MAX_NUMBERS // (len(RATIOS) * orders.shape[1] ** 2))
     sums = [0.0, 0.0]
     for start in range(0, len(orders), size):
         block = orders[start : start + size]
@@ -400,10 +401,11 @@ def matrices_of_orders(
         tf.gather(floor, orders) / tf.square(scales),
         learning,
     )
-    nodes = tf.cast(tf.round(best_places(values)), tf.int64)  # [O, T]
-    log_q = tf.gather(tf.linalg.matrix_transpose(values.log_quadratic), nodes, axis=2, batch_dims=2)
-    sigma2 = tf.maximum(tf.exp(log_q) / grid.num_rows, values.floor)
-    ratios = tf.exp(log_ratios(tf.cast(nodes, tf.float64))) / spectrum.mean_variance
+    best = best_terms(values)
+    sigma2, unit = best.sigma2, variance_unit(spectrum)
+    b = ratios_at(best.place) / unit * sigma2
+    nodes = tf.cast(tf.round(best.place), tf.int64)  # [O, T]
+    ratios = ratios_at(tf.cast(nodes, tf.float64)) / unit
     tasks = tf.broadcast_to(tf.range(orders.shape[1], dtype=tf.int64), orders.shape)
     places, inverse = tf.stack([nodes, tasks], axis=2), inverse_factor(L)
     W = mean_weights(inverse, places)
@@ -411,7 +413,6 @@ def matrices_of_orders(
     V = residual_map(W) / scales[:, None, :]
     back = np.argsort(orders, axis=1)
     rho = map_correlation(spectrum, tf.gather(V, back, axis=2, batch_dims=1), ratios)
-    b = ratios * sigma2
     parts = Recovered(
         W, input_covariance(b, rho), sigma2, added_variance(H, b), added_variance(H, sigma2)
     )

@@ -95,7 +95,7 @@ main.add_command(evaluate)
     type=console.Whole(1),
     default=DEFAULT_ORDERS,
     show_default=True,
-    help="Number of orders of the targets to average over; 1 for their own order.",
+    help="Orders of the targets over which C and Sigma are averaged; 1 keeps the trained chain.",
 )
 @console.restarts_option
 @click.option("--no-standardize", is_flag=True, help="Leave the columns in their own units.")
@@ -137,7 +137,7 @@ def fit(
     check_place(out, force)
     if report is not None:
         check_report(report, out, force)
-    points = inducing_points(found, given, inducing, restarts + 1)
+    points = inducing_points(found, given, inducing)
     load_tensorflow()
     from ..table.summary import fit_lines, fit_summary
 
@@ -175,11 +175,11 @@ def write_report(regressor: Any, model: Path, out: Path) -> None:
 
 
 def inducing_points(
-    found: TrainingTable | TrainingStream, given: Training, inducing: int | None, fits: int
+    found: TrainingTable | TrainingStream, given: Training, inducing: int | None
 ) -> int:
     """How many inducing points a fit has, 0 for the exact model."""
     if isinstance(found, TrainingTable):
-        return tables.inducing_points(found, given, inducing, fits)
+        return tables.inducing_points(found, given, inducing)
     points = inducing or DEFAULT_POINTS
     streams.note_stream(found, points, given.quiet)
     return points
@@ -257,7 +257,7 @@ def impute(restarts: int, out: Path, force: bool, **options: Any) -> None:
     given = Training(**options)
     found = tables.training_table(given)
     tables.check_gaps(found)
-    tables.check_size(len(found.X), given, restarts + 1)
+    tables.check_size(len(found.X), given)
     check_output(out, TABLES, force, [given.data])
     load_tensorflow()
     from ..training.remarks import remark_lines

@@ -254,7 +254,7 @@ restarts_option = click.option(
     "--restarts",
     type=Whole(0),
     default=0,
-    help="Number of further fits from random parameters; the best is kept.",
+    help="Number of random parameters to try as a start of training.",
 )
 output_options = add(
     click.option("--quiet", is_flag=True, help="No progress bar, no text."),
@@ -312,17 +312,17 @@ training_settings = add(
     ),
     click.option(
         "--learning",
-        type=click.Choice(["hierarchical", "approximate"]),
-        default="hierarchical",
+        type=click.Choice(["approximate", "hierarchical"]),
+        default="approximate",
         show_default=True,
-        help="Weights between tasks at their maximum, or integrated out.",
+        help="Weights between tasks integrated out, or at their maximum.",
     ),
     click.option(
         "--seed",
         type=Whole(0),
         default=0,
         show_default=True,
-        help="Seed of all that is random: restarts, orders, folds, draws of missing targets.",
+        help="Seed of all that is random: restarts, folds, draws of missing targets.",
     ),
     click.option("--large", is_flag=True, help=f"Go ahead with more than {MAX_ROWS} rows."),
 )

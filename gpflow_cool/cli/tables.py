@@ -176,11 +176,6 @@ def check_training(found: TrainingTable, given: Training) -> None:
     columns, names = np.hstack([found.X, found.Y]), [*found.encoding.inputs, *found.targets]
     for line in sentinel_lines(columns, names):
         note(line, given.quiet)
-    if np.isnan(found.Y).any() and given.learning == "approximate":
-        raise TableError(
-            f"{given.data}: {found.gaps_line()} --learning approximate cannot do without them: use"
-            " --learning hierarchical."
-        )
 
 
 def check_transform(found: TrainingTable, transform: Any) -> None:
@@ -217,7 +212,7 @@ def check_variation(table: FileTable, targets: Sequence[str], Y: Any, quiet: boo
             )
 
 
-def check_size(num_rows: int, given: Training, fits: int) -> None:
+def check_size(num_rows: int, given: Training, fits: int = 1) -> None:
     """Tell what many rows will cost, and raise unless that is wanted."""
     if num_rows <= costs.MAX_ROWS:
         return
@@ -235,7 +230,9 @@ def check_size(num_rows: int, given: Training, fits: int) -> None:
     note(f"{num_rows} rows: this will take {cost}.", given.quiet)
 
 
-def inducing_points(found: TrainingTable, given: Training, inducing: int | None, fits: int) -> int:
+def inducing_points(
+    found: TrainingTable, given: Training, inducing: int | None, fits: int = 1
+) -> int:
     """How many inducing points a fit has, 0 for the exact model; says so where rows are many."""
     num_rows, num_missing = len(found.X), int(np.isnan(found.Y).any(axis=1).sum())
     if inducing is not None:

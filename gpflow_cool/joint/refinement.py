@@ -298,17 +298,21 @@ def refined_covariances(
     :param orders: Orders of the tasks to take the mean over, see `NUM_ORDERS`.
     :param steps: 60 are enough for a start at the chain's C and Sigma.
     :return: C and Sigma. A task whose targets are all zero has variance 0 in C, and in Sigma the
-        `NOISE_FLOOR` of a task of variance 1.
+        `NOISE_FLOOR` of a task of variance 1; if that are all tasks, nothing is refined.
     """
     lam, Yr, G0, C, Sigma = (np.asarray(part, np.float64) for part in (lam, Yr, G0, C, Sigma))
     orders, num_rows = np.asarray(orders), float(num_rows)
     mean_square = (np.sum(np.square(Yr), axis=0) + np.diag(G0)) / num_rows
     varies = mean_square > 0.0
+    if not np.any(varies):
+        return C, Sigma
     both = np.outer(varies, varies)
     floor = NOISE_FLOOR * np.where(varies, mean_square, 1.0)
     for _ in range(steps):
         moments = expected_moments(lam, Yr, G0, C, Sigma)
-        C = chain_covariance(both * moments.signal, moments.num_informative, orders, False)
+        C = both * C
+        if moments.num_informative:  # else nothing is said about C
+            C = chain_covariance(both * moments.signal, moments.num_informative, orders, False)
         Sigma = chain_covariance(both * moments.noise, num_rows, orders, True)
         np.fill_diagonal(Sigma, np.maximum(np.diag(Sigma), floor))
     return C, Sigma

@@ -238,7 +238,8 @@ class CoolMTGP(ChainModel, InMemoryModel):
         """[S, N, T], the targets less the mean function, with those missing drawn."""
         shape = [2, REFINED_DRAWS // 2, *self.data[1].shape]
         signal, noise = np.random.default_rng(seed).normal(size=shape)
-        return draw_pairs(system, tf.cast(self.centred_targets(), tf.float64), signal, noise)
+        targets = tf.cast(self.centred_targets(), tf.float64)
+        return tf.cast(draw_pairs(system, targets, signal, noise), self.dtype)
 
     def leave_one_out(self, full_output_cov: bool = True) -> LeaveOneOut:
         """

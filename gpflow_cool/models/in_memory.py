@@ -41,6 +41,7 @@ from ..systems.features import LinearFeatures, constant_left, linear_features
 from ..systems.products import KernelMatrix, decompose
 from ..systems.rows import TensorRows
 from ..systems.statistics import FeatureSystem, decompose_rows, row_statistics
+from ..training.starts import start_at_best
 from .arguments import input_names
 from .base import MultitaskModel
 from .data import (
@@ -88,7 +89,7 @@ class InMemoryModel(MultitaskModel):
 
     def training_loss(self) -> tf.Tensor:
         """
-        The objective, negated, and without the prior's density.
+        The objective with the prior's density, negated.
 
         Where targets are missing it is a mean over the present completions of them, which only
         :meth:`fit` draws anew; a loop of one's own is warned once.
@@ -165,8 +166,7 @@ class InMemoryModel(MultitaskModel):
             task = self.one_task_model(
                 rows_of_task(X, residual, t), copy.deepcopy(self.kernel), task_names=[name]
             )
-            if task.fit(verbose=0).interrupted:
-                raise KeyboardInterrupt  # before training has begun: there is nothing to keep
+            start_at_best(task)
             predicted.append(task.predict_f(X)[0])
         filled = tf.where(self.observed, residual, tf.concat(predicted, axis=-1))
         return (self.mean_function(X) + filled)[None]

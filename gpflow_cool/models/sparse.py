@@ -176,14 +176,14 @@ class SparseCoolMTGP(ChainModel):
         """M."""
         return int(self.inducing_variable.num_inducing)
 
-    def statistics(self) -> Statistics:
-        """Sums over all rows at the present parameters, one pass over the data."""
+    def conditional_log_likelihoods(self) -> tf.Tensor:
+        """The objective's terms, [T]: each task's bound given the tasks before it."""
         if not tf.executing_eagerly() and not is_in_memory(self.rows):
             raise ValueError(
                 "Data that is read in chunks does not go into a tf.function: call this eagerly, and"
                 " train with fit(), whose passes over the data keep no chunk."
             )
-        return self._sums()[1]
+        return super().conditional_log_likelihoods()
 
     def _sums(self) -> tuple[tf.Tensor, Statistics]:
         """The whitening of the inducing variables, and sums over all rows that belong to it."""

@@ -158,7 +158,7 @@ def predict_cells(
 ) -> tuple[AnyNDArray, AnyNDArray]:
     """Means and standard deviations of all tasks at the cells, [M, T] each."""
     if hasattr(model, "predict_y"):
-        source = model.posterior() if hasattr(model, "profile") else model  # factorised once
+        source = model.posterior() if hasattr(model, "joint_solution") else model  # factorised once
         ask = source.predict_y if noise else source.predict_f
         found = [[np.asarray(part) for part in ask(some)] for some in in_parts(points)]
         mean, variance = (np.concatenate(parts) for parts in zip(*found, strict=True))

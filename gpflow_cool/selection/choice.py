@@ -79,7 +79,7 @@ def choose_kernel(
     candidates: Any = None,
     *,
     relevance: str = "shrunk",
-    learning: str = "hierarchical",
+    learning: str = "approximate",
     mean_function: MeanFunction | None = None,
     task_names: Sequence[str] | None = None,
     max_rows: int = MAX_ROWS,

@@ -10,13 +10,10 @@ import numpy as np
 from gpflow.keras import tf_keras
 from gpflow.kernels import Kernel, Stationary
 
-from ..joint.kronecker import solve_joint, spectrum_log_evidence
-from ..joint.leave_one_out import LeaveOneOut, leave_one_out
 from ..training.relevance import kernels_with_lengthscales
 from ..training.remarks import interpolates
 from ..training.run import History
 from ..training.starts import is_admissible
-from ..training.trials import FEW_ROWS
 from .ranking import Candidate, Trained, charged
 
 ROUGHLY = 0.1
@@ -78,10 +75,10 @@ def fit_and_score(
 
 def train_roughly(model: Any, seed: int | None) -> History:
     """
-    Train until two steps gain so little that the order of the kernels is likely to be clear. Where
-    rows are few, or targets are missing, so that losses vary by chance, until the end.
+    Train until two steps gain so little that the order of the kernels is likely to be clear; where
+    targets are missing, so that losses vary by chance, until the end.
     """
-    rough = model.observed is None and model.data[0].shape[0] > FEW_ROWS
+    rough = model.observed is None
     stop = tf_keras.callbacks.EarlyStopping("loss", min_delta=ROUGHLY, patience=2)
     return uninterrupted(model.fit(seed=seed, verbose=0, callbacks=[stop] if rough else []))
 
@@ -101,14 +98,17 @@ def failed(name: str, started: float, error: Exception) -> Trained:
 
 def scored(name: str, model: Any, history: History, started: float) -> Trained:
     """A trained model with its scores."""
-    left_out, log_evidence = left_out_and_evidence(model)
+    left_out = model.leave_one_out(full_output_cov=False)
+    log_evidence = float(model.log_marginal_likelihood())
     densities = left_out.log_density.numpy()
     if not np.isfinite(densities).all():
         raise FloatingPointError("a leave-one-out density is not finite")
     squares = np.square(left_out.mean.numpy() - model.data[1].numpy())
     num_parameters = sum(int(np.size(p)) for p in model.trainable_parameters)
     # Where targets are missing the objective is of completed ones, which no two kernels share.
-    objective = log_evidence if model.observed is not None else best_objective(model, history)
+    objective = log_evidence
+    if model.observed is None:
+        objective = float(model.maximum_log_likelihood_objective())
     row = Candidate(
         name,
         log_density=float(np.mean(densities)),
@@ -120,22 +120,3 @@ def scored(name: str, model: Any, history: History, started: float) -> Trained:
         interpolates=interpolates(model),
     )
     return Trained(row, model, history, densities, objective=objective)
-
-
-def left_out_and_evidence(model: Any) -> tuple[LeaveOneOut, float]:
-    """Leave-one-out and log evidence, of one factorisation where K is decomposed for both."""
-    if model.observed is not None or model.features is not None:
-        left_out = model.leave_one_out(full_output_cov=False)
-        return left_out, float(model.log_marginal_likelihood())
-    U, spectrum = model.spectral()
-    basis = model.joint_basis(spectrum)
-    solution = solve_joint(U, spectrum, basis)
-    evidence = float(spectrum_log_evidence(spectrum, basis))
-    return leave_one_out(solution, model.data[1], full_output_cov=False), evidence
-
-
-def best_objective(model: Any, history: History) -> float:
-    """What training has maximised, without priors: the best loss, if there are none."""
-    if any(p.prior is not None for p in model.trainable_parameters):
-        return float(model.maximum_log_likelihood_objective())
-    return -min(history.history["loss"])

@@ -60,13 +60,19 @@ def make_kernel(name: str, X: AnyNDArray) -> Kernel:
 
 
 def build(
-    method: str, data: tuple[AnyNDArray, AnyNDArray], kernel: Kernel, *, rank: int = 1
+    method: str,
+    data: tuple[AnyNDArray, AnyNDArray],
+    kernel: Kernel,
+    *,
+    rank: int = 1,
+    weight_prior: str = "unit",
 ) -> Any:
     """
     A model, not trained yet.
 
     :param method: One of `NAMES` other than "truth", which needs covariances.
     :param rank: P of Std-MT and Sigma-MT.
+    :param weight_prior: Of the weights between tasks in Cool-MT; by default the paper's.
     """
     if method == "independent":
         return IndependentGPs(data, kernel)
@@ -76,7 +82,8 @@ def build(
         return KroneckerMTGP.std_mt(data, kernel, rank=rank)
     if method == "sigma-mt":
         return KroneckerMTGP.sigma_mt(data, kernel, rank=rank)
-    return CoolMTGP(data, kernel, learning=method.removeprefix("cool-"))
+    learning = method.removeprefix("cool-")
+    return CoolMTGP(data, kernel, learning=learning, weight_prior=weight_prior)
 
 
 def train(model: Any, steps: int | None = None) -> float:

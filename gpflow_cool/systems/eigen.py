@@ -5,6 +5,7 @@ import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
+from ..linalg import has_gpu
 from .products import (
     Eigenvectors,
     KernelMatrix,
@@ -19,7 +20,7 @@ from .products import (
     to_eigenbasis,
     with_tensors,
 )
-from .spectrum import Spectrum, SpectrumGradient
+from .spectrum import Spectrum, SpectrumGradient, inside_gradient
 
 
 @check_shapes("lam: [N]", "Y: [copies..., N, T]")
@@ -117,14 +118,21 @@ def kernel_gradient(by: SpectrumGradient, U: Eigenvectors, dtype: tf.DType) -> l
     """The gradient with respect to the kernel matrix, or to those of a Kronecker product."""
     if isinstance(U, KroneckerVectors):
         return [tf.cast(part, dtype) for part in kronecker_gradient(by, U)]
-    size, num_tasks = tf.shape(by.diagonal)[0], by.Yr.shape[1]
-    left, right = (
-        tf.reshape(tf.transpose(tf.reshape(part, [-1, size, num_tasks]), [1, 0, 2]), [size, -1])
-        for part in (by.left, by.right)
-    )
-    inside = tf.cast(tf.matmul(left, right, transpose_b=True), dtype)
-    inside += tf.linalg.diag(tf.cast(by.diagonal, dtype))
-    return [tf.matmul(tf.matmul(U, inside), U, transpose_b=True)]
+    return [from_eigenbasis_both(U, inside_gradient(by.diagonal, by.left, by.right), dtype)]
+
+
+@check_shapes("U: [N, N]", "inside: [N, N]", "return: [N, N]")
+def from_eigenbasis_both(U: TensorType, inside: TensorType, dtype: tf.DType) -> tf.Tensor:
+    r"""
+    :math:`U A U^\top`.
+
+    On a CPU by NumPy, outside of graphs: two products of 800 rows take 34 ms, TensorFlow's 64.
+    """
+    inside = tf.cast(inside, dtype)
+    if tf.executing_eagerly() and not has_gpu():
+        V = U.numpy()
+        return tf.constant(V @ inside.numpy() @ V.T)
+    return tf.matmul(tf.matmul(U, inside), U, transpose_b=True)
 
 
 def kronecker_gradient(by: SpectrumGradient, U: KroneckerVectors) -> list[tf.Tensor]:
@@ -138,6 +146,7 @@ def kronecker_gradient(by: SpectrumGradient, U: KroneckerVectors) -> list[tf.Ten
     others, where :math:`\lambda_2` is the product of the eigenvalues of all other axes.
     """
     num_rows, num_tasks = int(np.prod(U.shape)), by.Yr.shape[1]
+    U = in_precision(U, tf.float64)
     left, right = (
         tf.reshape(tf.reshape(part, [-1, num_rows, num_tasks]), [-1, *U.shape, num_tasks])
         for part in (by.left, by.right)

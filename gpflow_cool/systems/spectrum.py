@@ -14,12 +14,15 @@ completions.
 Letters: N rows, R eigenvectors, T tasks, S completions, J ratios.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 from check_shapes import check_shapes
 from gpflow.base import TensorType
+
+from ..graphs import shared_graph
 
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -82,10 +85,17 @@ class Spectrum(NamedTuple):
         return self.precision * self.rank * tf.reduce_max(self.lam)
 
     @property
-    def mean_variance(self) -> tf.Tensor:
-        """[], mean of the kernel matrix's diagonal; 1 where that is zero."""
+    def typical_variance(self) -> tf.Tensor:
+        """
+        [], a variance of typical functions; 1 where the kernel is zero.
+
+        The geometric mean of the kernel's mean variance and of what is left of it without the
+        largest eigenvalue, which may be all of a kernel that is nearly constant, such as a linear
+        one of years. It is at least a hundredth of the former.
+        """
         mean = (tf.reduce_sum(self.lam) + self.slack) / self.num_rows
-        return tf.where(mean > 0.0, mean, tf.ones_like(mean))
+        rest = tf.maximum(mean - tf.reduce_max(self.lam) / self.num_rows, 1e-4 * mean)
+        return tf.where(mean > 0.0, tf.sqrt(mean * rest), tf.ones_like(mean))
 
     @property
     def copies(self) -> tf.Tensor:
@@ -110,28 +120,25 @@ class Spectrum(NamedTuple):
 
         .. math:: G(r) = Y_r^\top \mathrm{diag}(1 / (r \lambda + 1)) \, Y_r + G_0
         """
-        num_tasks = self.Yr.shape[1]
-
-        def block(r: tf.Tensor) -> tf.Tensor:
-            d = tf.tile(self.shrinkage(r), [1, self.copies])  # [J, S R]
-            scaled = tf.reshape(d[:, None, :] * tf.transpose(self.Yr), [-1, tf.shape(self.Yr)[0]])
-            return tf.reshape(tf.matmul(scaled, self.Yr), [r.shape[0] or -1, num_tasks, num_tasks])
-
-        return in_blocks(block, r, self.numbers_per_ratio) + self.G0
+        shape = [r.shape[0], *self.G0.shape]
+        return tf.ensure_shape(self.in_blocks(rotated_grams, r, self.lam, self.Yr), shape) + self.G0
 
     @check_shapes("r: [J]", "return: [J]")
     def log_det(self, r: TensorType) -> tf.Tensor:
         r""":math:`\sum_n \log(r \lambda_n + 1) + r \tau`, with the slack :math:`\tau`."""
+        found = self.in_blocks(log_determinants, r, self.lam)
+        return tf.ensure_shape(found, r.shape) + r * self.slack
 
-        def block(r: tf.Tensor) -> tf.Tensor:
-            return tf.reduce_sum(tf.math.log1p(r[:, None] * self.lam), axis=1)
-
-        return in_blocks(block, r, self.numbers_per_ratio) + r * self.slack
-
-    @property
-    def numbers_per_ratio(self) -> int:
-        """How many numbers a Gram matrix takes while it is computed."""
-        return (self.Yr.shape[0] or 1) * self.Yr.shape[1]
+    def in_blocks(
+        self, function: Callable[..., tf.Tensor], r: TensorType, *others: TensorType
+    ) -> tf.Tensor:
+        """A function of ratios, for so few at a time that its arrays are below `MAX_NUMBERS`."""
+        numbers = (self.Yr.shape[0] or 1) * (self.Yr.shape[1] or 1)
+        size, count = max(1, MAX_NUMBERS // numbers), r.shape[0]
+        if count is None or count <= size:
+            return function(r, *others)
+        starts = range(0, count, size)
+        return tf.concat([function(r[k : k + size], *others) for k in starts], axis=0)
 
     @check_shapes("r: [J]", "by_gram: [J, T, T]", "by_log_det: [J]")
     def gradient(
@@ -147,26 +154,18 @@ class Spectrum(NamedTuple):
             \partial_K &= \sum_j \big[ a_j r_j \, \mathrm{diag}(d_j)
                  - r_j \, \mathrm{diag}(d_j) Y_r A_j Y_r^\top \mathrm{diag}(d_j) \big], \\
             \partial_{Y_r} &= 2 \sum_j \mathrm{diag}(d_j) Y_r A_j, \qquad
-            \partial_{r_j} = \sum_n \lambda_n \big[ a_j d_{jn}
+            \partial_{r_j} = a_j \tau + \sum_n \lambda_n \big[ a_j d_{jn}
                               - d_{jn}^2 (Y_r A_j Y_r^\top)_{nn} \big]
         """
-        # Interpolation between ratios leaves most of them out.
-        used = tf.reduce_any(by_gram != 0.0, axis=[1, 2]) | (by_log_det != 0.0)
-        places, count = tf.where(used), tf.shape(r, out_type=tf.int64)
-        r, A, by_log_det = (tf.boolean_mask(part, used) for part in (r, by_gram, by_log_det))
-        A = 0.5 * (A + tf.linalg.matrix_transpose(A))
-        d = self.shrinkage(r)
-        right = tf.tile(d, [1, self.copies])[:, :, None] * self.Yr  # [J, S R, T]
-        left = tf.matmul(right, A)
-        squares = tf.reduce_sum(left * right, axis=2)  # [J, S R]
-        squares = tf.reduce_sum(tf.reshape(squares, [tf.shape(r)[0], -1, tf.shape(self.lam)[0]]), 1)
-        by_r = by_log_det * (tf.linalg.matvec(d, self.lam) + self.slack)
+        diagonal, left, right, by_Yr, by_r = rotated_gradient(
+            r, by_gram, by_log_det, self.lam, self.Yr
+        )
         return SpectrumGradient(
-            diagonal=tf.linalg.matvec(d, by_log_det * r, transpose_a=True),
-            left=-r[:, None, None] * left,
+            diagonal=tf.ensure_shape(diagonal, self.lam.shape),
+            left=left,
             right=right,
-            Yr=tf.ensure_shape(2.0 * tf.reduce_sum(left, axis=0), self.Yr.shape),
-            r=tf.scatter_nd(places, by_r - tf.linalg.matvec(squares, self.lam), count),
+            Yr=tf.ensure_shape(by_Yr, self.Yr.shape),
+            r=tf.ensure_shape(by_r, r.shape) + by_log_det * self.slack,
         )
 
 
@@ -184,9 +183,62 @@ class SpectrumGradient(NamedTuple):
     r: tf.Tensor  # [J]
 
 
-def in_blocks(function: Any, r: TensorType, numbers: int) -> tf.Tensor:
-    """A function of ratios, for so many at a time that its arrays stay below `MAX_NUMBERS`."""
-    size, count = max(1, MAX_NUMBERS // numbers), r.shape[0]
-    if count is None or count <= size:
-        return function(r)
-    return tf.concat([function(r[start : start + size]) for start in range(0, count, size)], axis=0)
+NUMBER, VECTOR, MATRIX, GRAMS = (tf.TensorSpec([None] * rank, tf.float64) for rank in range(4))
+
+
+@shared_graph(VECTOR, VECTOR, MATRIX)
+def rotated_grams(r: tf.Tensor, lam: tf.Tensor, Yr: tf.Tensor) -> tf.Tensor:
+    r""":math:`Y_r^\top \mathrm{diag}(1 / (r \lambda + 1)) \, Y_r`, [J, T, T]."""
+    num_rows, num_tasks = tf.unstack(tf.shape(Yr))
+    d = shrinkages(r, lam, num_rows)
+    scaled = tf.reshape(d[:, None, :] * tf.transpose(Yr), [-1, num_rows])
+    return tf.reshape(tf.matmul(scaled, Yr), [-1, num_tasks, num_tasks])
+
+
+@shared_graph(VECTOR, VECTOR)
+def log_determinants(r: tf.Tensor, lam: tf.Tensor) -> tf.Tensor:
+    r""":math:`\sum_n \log(r \lambda_n + 1)`, [J]."""
+    return tf.reduce_sum(tf.math.log1p(r[:, None] * lam), axis=1)
+
+
+@shared_graph(VECTOR, GRAMS, VECTOR, VECTOR, MATRIX)
+def rotated_gradient(
+    r: tf.Tensor, by_gram: tf.Tensor, by_log_det: tf.Tensor, lam: tf.Tensor, Yr: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """The parts of :meth:`Spectrum.gradient`, without a slack."""
+    # Interpolation between ratios leaves most of them out.
+    used = tf.reduce_any(by_gram != 0.0, axis=[1, 2]) | (by_log_det != 0.0)
+    places, count = tf.where(used), tf.shape(r, out_type=tf.int64)
+    r, A, by_log_det = (tf.boolean_mask(part, used) for part in (r, by_gram, by_log_det))
+    A = 0.5 * (A + tf.linalg.matrix_transpose(A))
+    right = shrinkages(r, lam, tf.shape(Yr)[0])[:, :, None] * Yr  # [J, S R, T]
+    left = tf.matmul(right, A)
+    d = shrinkages(r, lam, tf.shape(lam)[0])
+    squares = tf.reshape(
+        tf.reduce_sum(left * right, axis=2), [tf.shape(r)[0], -1, tf.shape(lam)[0]]
+    )
+    by_r = by_log_det * tf.linalg.matvec(d, lam)
+    by_r -= tf.linalg.matvec(tf.reduce_sum(squares, axis=1), lam)
+    return (
+        tf.linalg.matvec(d, by_log_det * r, transpose_a=True),
+        -r[:, None, None] * left,
+        right,
+        2.0 * tf.reduce_sum(left, axis=0),
+        tf.scatter_nd(places, by_r, count),
+    )
+
+
+def shrinkages(r: tf.Tensor, lam: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+    r"""[J, S R], :math:`1 / (r \lambda + 1)`, once for each completion."""
+    return tf.tile(1.0 / (r[:, None] * lam + 1.0), [1, num_rows // tf.shape(lam)[0]])
+
+
+@shared_graph(VECTOR, GRAMS, GRAMS)
+def inside_gradient(diagonal: tf.Tensor, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    r""":math:`\mathrm{diag}(a) + \sum_j P_j Q_j^\top`, summed over completions as well, [R, R]."""
+    size, num_tasks = tf.shape(diagonal)[0], tf.shape(left)[2]
+    left, right = (
+        tf.reshape(tf.transpose(tf.reshape(part, [-1, size, num_tasks]), [1, 0, 2]), [size, -1])
+        for part in (left, right)
+    )
+    return tf.linalg.diag(diagonal) + tf.matmul(left, right, transpose_b=True)

@@ -1,4 +1,4 @@
-"""What the estimator chooses: the kernel, the exact model or inducing points, an average."""
+"""What the estimator chooses: the kernel, the exact model or inducing points, refinement."""
 
 import copy
 import warnings
@@ -28,7 +28,7 @@ from . import costs
 from .costs import default_inducing, inducing_sentence, missing_sentence
 
 Model = KroneckerMTGP | CoolMTGP | SparseCoolMTGP
-"""A model after training and averaging."""
+"""A model after training and refinement."""
 
 
 def choose_model(
@@ -91,14 +91,14 @@ def num_inducing(num_rows: int, kernel: Kernel, inducing: int | None) -> int:
     return points
 
 
-def average_where_possible(model: CoolMTGP | SparseCoolMTGP, orders: int, seed: int) -> Model:
+def refine_where_possible(chain: CoolMTGP | SparseCoolMTGP, orders: int) -> Model:
     """
-    A trained model, averaged over orders of its tasks. With inducing points or a single task it is
-    returned as it is.
+    The exact model that a trained chain is refined to. With one order, inducing points or a single
+    task it is the chain as it is.
     """
-    if orders > 1 and model.num_tasks > 1 and isinstance(model, CoolMTGP):
-        return model.average_over_orders(orders, seed=seed)
-    return model
+    if orders > 1 and chain.num_tasks > 1 and isinstance(chain, CoolMTGP):
+        return chain.refine()
+    return chain
 
 
 # Kernels by name ----------------------------------------------------------------------------------

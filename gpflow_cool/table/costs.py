@@ -12,7 +12,7 @@ MAX_ROWS = 5000
 """Beyond this many rows the exact model is used only on request: time grows with their cube."""
 
 DEFAULT_ORDERS = 8
-"""Orders of the tasks over which C and Sigma are averaged; none costs an eigendecomposition."""
+"""Orders of the tasks over which C and Sigma are averaged."""
 
 PROBE_ROWS = 400
 """Rows of the matrix whose eigendecomposition is timed."""
@@ -20,8 +20,8 @@ PROBE_ROWS = 400
 PROBE_REPETITIONS = 4
 """How often it is timed; the fastest counts."""
 
-EVALUATIONS = 15
-"""Eigendecompositions of a fit, its posterior included."""
+EVALUATIONS = 20
+"""Eigendecompositions of a fit: three starts, some fifteen evaluations, refinement, posterior."""
 
 MATRICES = 14
 """Matrices of N x N numbers in memory at the peak: 7 to 14 were measured."""
@@ -66,14 +66,14 @@ class Cost(NamedTuple):
         return f"about {duration(self.seconds)} and {self.gigabytes:.1f} GB of memory"
 
 
-def fit_cost(num_rows: int, attempts: int = 1) -> Cost:
+def fit_cost(num_rows: int, fits: int = 1) -> Cost:
     """
-    Time and memory of a fit on this machine: an eigendecomposition of N rows costs N^3.
+    Time and memory of fits on this machine: an eigendecomposition of N rows costs N^3.
 
-    :param attempts: How many times it trains.
+    :param fits: How many fits there are.
     """
     growth = (num_rows / PROBE_ROWS) ** 3
-    seconds = probe_seconds() * growth * EVALUATIONS * attempts
+    seconds = probe_seconds() * growth * EVALUATIONS * fits
     return Cost(seconds, MATRICES * 8e-9 * num_rows**2)
 
 

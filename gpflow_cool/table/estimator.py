@@ -25,14 +25,15 @@ except ImportError as error:
 from .. import checks
 from ..linalg import correlation_from_covariance
 from ..metrics import known_log_densities
+from ..models.chain import ChainModel
 from ..saving.models import Document, Given, Saveable, document_of, plain, restore, saveable
 from ..saving.modules import Reader, Writer
 from ..training.remarks import warn_of_remarks
 from .choices import (
     Model,
-    average_where_possible,
     check_settings,
     choose_model,
+    refine_where_possible,
     seed_of_fit,
     train_model,
 )
@@ -100,30 +101,30 @@ class CoolMTGPRegressor(
     :param ard: For a kernel given by name or chosen: "shrunk" for one lengthscale per column of X,
         pulled towards a common one; False for one lengthscale; True for free ones (if linear,
         variances), which overfit where rows are few.
-    :param learning: "hierarchical" or "approximate", see :class:`~gpflow_cool.CoolMTGP`.
+    :param learning: "approximate" or "hierarchical", see :class:`~gpflow_cool.CoolMTGP`.
     :param standardize: Whether to standardise inputs and targets. Constant columns of X are then
         not used.
     :param inducing: Number of inducing points through which the rows are seen, see
         :class:`~gpflow_cool.SparseCoolMTGP`; 0 for the exact model. By default 300 if there are
         more than 5000 rows and the kernel is not linear, with a warning, else 0.
-    :param orders: Over how many orders of the targets C and Sigma are averaged after training, see
-        :meth:`gpflow_cool.CoolMTGP.average_over_orders`. On most data this raises the densities of
-        held-out rows (docs/results.md). `model_` is then the exact model at these averages.
-        With orders=1, one target or inducing points, nothing is averaged, and `model_` is the chain
-        that was trained, with its `b` and `sigma2`.
+    :param orders: Orders of the targets over which C and Sigma are averaged; 1 keeps the trained
+        chain as it is, without refinement. Else `model_` is the exact model at C and Sigma of
+        :meth:`gpflow_cool.CoolMTGP.refine`, except for one target or with inducing points.
     :param missing_inputs: What to do about gaps in inputs: "refuse" them, "fill" them with the
         column's median and add an input that flags them, or "drop" their rows from the fit.
     :param target_transform: "none", "log" or "yeo-johnson": how skewed targets are transformed
         before a normal distribution is fitted to them, see docs/guide/skewed.md. For some targets
         only, pass a dictionary of their names and transforms. Answers stay in the user's units. The
         covariances after `fit` are those of the transformed targets.
-    :param restarts: How many times to train again from random parameters; the best fit is kept.
-    :param random_state: Seed or generator of the restarts, of the draws of missing targets, and of
-        the orders. None is 0: two fits of the same table are the same.
+    :param restarts: How many random parameters to try as a start of training, besides those that
+        are always tried.
+    :param random_state: Seed or generator of the random starts, and of the draws of missing
+        targets. None is 0: two fits of the same table are the same.
     :param verbose: 1 for a progress bar.
 
-    After `fit`: `model_` (a KroneckerMTGP, or where nothing is averaged a CoolMTGP or
-    SparseCoolMTGP, in standardised units), `history_` (of training, in the targets' own order),
+    After `fit`: `chain_` (the CoolMTGP or SparseCoolMTGP that was trained, in standardised units,
+    with its `b`, `sigma2` and `weight_variance`), `model_` (the KroneckerMTGP that it was refined
+    to, or the chain itself), `history_` (of training, in the targets' own order),
     `target_names_`, `task_covariance_`, `noise_covariance_`, `task_correlation_`,
     `noise_correlation_` (between the targets, in the user's units), `leave_one_out_`,
     `relevance_` (of each column of X), `kernel_choice_` (the kernels that were compared, or None).
@@ -134,7 +135,7 @@ class CoolMTGPRegressor(
         kernel: str | Kernel = "auto",
         *,
         ard: bool | str = "shrunk",
-        learning: str = "hierarchical",
+        learning: str = "approximate",
         standardize: bool = True,
         inducing: int | None = None,
         orders: int = DEFAULT_ORDERS,
@@ -189,21 +190,21 @@ class CoolMTGPRegressor(
         Z = inputs.standardised(X)
         targets = learn_warping(Z, Y, self.target_transform, form.names, self.standardize)
         make = partial(self._make_model, task_names=form.names, input_names=input_names)
-        seed = seed_of_fit(self.random_state)
-        model, history, kernels = train_model(
+        chain, history, kernels = train_model(
             (Z, targets.standardised(Y)),
             self.kernel,
             self.ard,
             make,
             inducing=self.inducing,
             restarts=self.restarts,
-            seed=seed,
+            seed=seed_of_fit(self.random_state),
             callbacks=callbacks,
             verbose=self.verbose,
             tensorboard=tensorboard,
         )
-        model = average_where_possible(model, self.orders, seed)
-        self.kernel_choice_, self.history_, self._index = kernels, history, index_of(y)
+        model = refine_where_possible(chain, self.orders)
+        self.chain_, self.kernel_choice_, self.history_ = chain, kernels, history
+        self._index = index_of(y)
         self._inputs, self._targets, self._encoding = inputs, targets, encoding
         warn_of_remarks(history.message, stacklevel=2)
         return self._set_model(model, form)
@@ -356,6 +357,8 @@ class CoolMTGPRegressor(
         check_is_fitted(self, "model_")
         settings = {k: plain(v) for k, v in self.get_params(deep=False).items() if k != "kernel"}
         names = getattr(self, "feature_names_in_", None)
+        refined = self.chain_ is not None and self.chain_ is not self.model_
+        chain = document_of(self.chain_, writer) if refined else None
         return {
             "settings": settings,
             "kernel": self.kernel if isinstance(self.kernel, str) else None,
@@ -367,11 +370,13 @@ class CoolMTGPRegressor(
             "encoding": None if self._encoding is None else self._encoding.to_json(),
             "kernel_choice": table_to_json(self.kernel_choice_),
             "model": document_of(self.model_, writer),
+            "chain": chain,
         }
 
     @classmethod
     def from_document(cls, saved: Document, reader: Reader, given: Given) -> Self:
-        model = restore(saved["model"], reader, {**given, "mean_function": None})
+        given = {**given, "mean_function": None}
+        model = restore(saved["model"], reader, given)
         kernel = copy.deepcopy(model.kernel) if saved["kernel"] is None else str(saved["kernel"])
         estimator = cls(kernel, **saved["settings"])
         estimator._inputs = Scaling(*(reader.array(name) for name in saved["inputs"]))
@@ -385,6 +390,9 @@ class CoolMTGPRegressor(
         if saved["input_names"] is not None:
             estimator.feature_names_in_ = np.array(saved["input_names"], dtype=object)
         estimator.kernel_choice_ = table_from_json(saved.get("kernel_choice"))
+        estimator.chain_ = model if isinstance(model, ChainModel) else None
+        if saved.get("chain") is not None:  # version 0.2 and before did not keep it
+            estimator.chain_ = restore(saved["chain"], reader, given)
         kind, names = saved["layout"]
         kind = checks.option(kind, "layout", FORMS)
         return estimator._set_model(model, TargetForm(kind, tuple(names)))

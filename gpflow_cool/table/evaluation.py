@@ -26,9 +26,9 @@ from ..models.exact import KroneckerMTGP
 from ..selection.choice import PER_INPUT, KernelTable
 from .choices import (
     SHRUNK,
-    average_where_possible,
     choose_model,
     make_kernel,
+    refine_where_possible,
     train_model,
 )
 from .columns import scalings
@@ -153,7 +153,7 @@ def cross_validate(
     kernel: Kernel,
     *,
     folds: int = 5,
-    learning: str = "hierarchical",
+    learning: str = "approximate",
     seed: int = 0,
     progress: Callable[[str], object] = lambda name: None,
 ) -> dict[str, MethodScores]:
@@ -246,7 +246,7 @@ def predict_held_out(
     targets = learn_warping(Z, rows.Y, candidate.transform, rows.names)
     model, recipe = trained_model(candidate, (Z, targets.standardised(rows.Y)), first)
     if isinstance(model, CoolMTGP):  # as the estimator does
-        model = average_where_possible(model, DEFAULT_ORDERS, seed=0)
+        model = refine_where_possible(model, DEFAULT_ORDERS)
     predicted = model.predict_y(inputs.standardised(rows.X_test), full_output_cov=True)
     mean, cov = (part.numpy() for part in predicted)
     known = ~np.isnan(rows.Y_test)
@@ -308,7 +308,7 @@ def mean_of_known(values: AnyNDArray) -> AnyNDArray:
 
 def fit_or_restart(model: Any, relevance: str) -> None:
     """
-    Train; if that fails, train with restarts; if all fail, keep the best parameters seen.
+    Train; if that fails, with random starts as well; if all fail, keep the best parameters seen.
 
     :raises KeyboardInterrupt: If the user ended training: a half-trained model has no score.
     """

@@ -1,18 +1,7 @@
-"""
-What a fit has said of the noise, told again of an estimator that may have been loaded.
+"""What a fit has said of the noise, told again of an estimator that may have been loaded."""
 
-The model of an estimator is as a rule averaged over orders of its targets, and has no sigma2. So
-the chain that was averaged is solved for again, which takes one eigendecomposition.
-"""
-
-import copy
-import warnings
 from typing import Any
 
-import gpflow
-
-from ..models.cool import CoolMTGP
-from ..training.model import TrainableChain
 from ..training.remarks import (
     has_white,
     is_crowded,
@@ -22,34 +11,25 @@ from ..training.remarks import (
     remark_lines,
 )
 
-
-def trained_chain(regressor: Any) -> TrainableChain:
-    """The chain that an estimator has trained: b and sigma2 are the best for its kernel."""
-    model = regressor.model_
-    if isinstance(model, TrainableChain):
-        return model
-    parts = copy.deepcopy((model.kernel, model.mean_function))
-    options = {"learning": regressor.learning, "task_names": model.task_names}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit has warned of its data
-        chain = CoolMTGP(model.data, *parts, **options)
-    for part in parts:
-        gpflow.set_trainable(part, False)
-    chain.profile().evaluate()
-    return chain
+UNKNOWN = (
+    "Version 0.2 or before has saved this model, without the noise that its fit found: fit it again"
+    " to learn whether the noise is at its lower bound."
+)
 
 
 def noise_lines(regressor: Any) -> list[str]:
     """What `fit` has said of noise at its lower bound, and of nothing but noise."""
-    chain = trained_chain(regressor)
+    chain = regressor.chain_
+    if chain is None:
+        return [UNKNOWN]
     return remark_lines(note_of_floor(chain) + note_of_noise(chain))
 
 
 def certainty_lines(regressor: Any) -> list[str]:
     """A short line for who asks for several targets together, where their noise is at its bound."""
-    if len(regressor.target_names_) == 1:
+    chain = regressor.chain_
+    if chain is None or len(regressor.target_names_) == 1:
         return []
-    chain = trained_chain(regressor)
     named = named_at_floor(chain)
     if not named:
         return []

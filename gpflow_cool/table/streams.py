@@ -192,7 +192,8 @@ def fit_dataset(
     if estimator.history_.interrupted:
         raise KeyboardInterrupt(estimator.history_.message)
     model.keep_sums()
-    estimator.kernel_choice_, estimator._index, estimator._encoding = started.table, None, None
+    estimator.chain_, estimator.kernel_choice_ = model, started.table
+    estimator._index, estimator._encoding = None, None
     estimator._inputs = found.scalings[0]
     estimator._targets = Warping((Transform(),) * len(form.names), found.scalings[1])
     estimator.n_features_in_ = len(columns[0])

@@ -18,6 +18,7 @@ class TrainingRows:
     """Methods of the estimator about its training rows."""
 
     model_: Any
+    chain_: Any
     _inputs: Scaling
     _targets: Warping
     _encoding: Encoding | None
@@ -63,6 +64,8 @@ class TrainingRows:
         Z = self._standardised_inputs(X)
         Y = self._targets.known(self._values(y, len(Z)), self.target_names_)
         self.model_.add_rows(Z, Y)
+        if self.chain_ is not None and self.chain_ is not self.model_:
+            self.chain_.add_rows(Z, Y)
         old, new = getattr(self, "_index", None), index_of(y)
         self._index = None if old is None or new is None else old.append(new)
         return self._set_model(self.model_, self._form)

@@ -76,8 +76,8 @@ def fit(
     process per task.
 
     Training starts at whichever of these has the lowest loss: the present parameters, lengthscales
-    of half the median distance between rows, lengthscales four times as long, and `restarts` random
-    ones.
+    of half the median distance between rows, lengthscales four times as long, terms of a sum of
+    equal size, and `restarts` random ones.
 
     :param optimizer: "profile" solves for b and sigma2 and runs L-BFGS over the other parameters,
         with about ten eigendecompositions; "scipy" is L-BFGS over all parameters, and so is
@@ -201,7 +201,8 @@ def train_from_best_start(
             return Outcome(True, "nothing to do: no parameter is trainable")
         if optimizer.trains_kernel:
             rng = np.random.default_rng(seed)
-            choose_start(run, optimizer.evaluate, starting_values(run.model, restarts, rng))
+            starts = starting_values(run.model, restarts, rng)
+            choose_start(run.model, lambda: optimizer.evaluate().loss, starts)
         return optimizer.minimise(run, steps, optimizer.evaluate)
     except TrainingStopped as stop:
         return Outcome(False, str(stop))

@@ -11,7 +11,7 @@ from .model import Evaluation
 from .run import Outcome, Run
 from .vector import ParameterVector
 
-LBFGS_OPTIONS = {"ftol": 1e-10, "maxcor": 20}
+LBFGS_OPTIONS = {"ftol": 1e-7, "maxcor": 20}
 GRADIENT_TOLERANCE = 1e-3
 
 FAILURES = (tf.errors.InvalidArgumentError, np.linalg.LinAlgError, FloatingPointError)

@@ -8,20 +8,30 @@ function and lambda alone. L-BFGS then needs about ten factorisations.
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from gpflow import Parameter
+from gpflow.base import PriorOn
 
-from ..chain.optimum import profiled_chain
+from ..chain.optimum import ProfileGradient, profile_gradient, profiled_chain
 from ..chain.terms import conditional_log_likelihoods
 from ..graphs import compiled
-from ..systems.rows import ArrayRows
+from ..systems.eigen import exact_spectrum, from_eigenbasis_both, targets_gradient
+from ..systems.products import decompose
+from ..systems.spectrum import Spectrum
 from ..systems.statistics import FeatureSystem, Statistics
 from ..systems.streaming import RowSums, row_weights, variance_gradient
 from .model import Evaluation, Loss, TrainableChain, TrainableModel
-from .vector import assign
+from .vector import assign, has_logarithm
+
+SMALL_GAIN = 1e-4
+"""lambda is solved for until another step would gain less than this many nats."""
+
+LONGEST_STEP, MOST_STEPS = 2.0, 12
+"""Of log lambda; after this many the last slope has to do."""
 
 
 def is_free(parameter: Parameter) -> bool:
@@ -42,8 +52,11 @@ def loss_of(model: TrainableModel, *, profile: bool) -> Loss:
     :param profile: Whether b and sigma2 are solved for, where that is possible.
     """
     profile = profile and can_profile(model)
-    kind = LossInChunks if model.reads_chunks else LossInMemory
-    return kind(model, profile=profile)
+    if model.reads_chunks:
+        return LossInChunks(model, profile=profile)
+    if profile and model.features is None and not model.is_on_grid:
+        return ProfiledLoss(model)
+    return LossInMemory(model, profile=profile)
 
 
 class ChainTerms:
@@ -81,8 +94,120 @@ class ChainTerms:
                 assign(parameter, value)
 
 
+class ProfiledLoss(Loss):
+    """
+    The loss of a kernel matrix with b, sigma2 and, if it has its own prior, lambda solved for.
+
+    Some ten evaluations are a fit, and tracing takes longer than these where rows are few. So the
+    chain with its gradient is a graph that all models share, and only the kernel is traced.
+    """
+
+    def __init__(self, model: TrainableChain) -> None:
+        self.model, self.chain = model, ChainTerms(model, profile=True)
+        assert model.weight_variance is not None
+        self.weight_variance = model.weight_variance
+        self.prior = log_normal_prior(self.weight_variance)
+        self.parameters = [
+            p for p in self.chain.parameters if p is not self.weight_variance or not self.prior
+        ]
+        self.variables = [p.unconstrained_variable for p in self.parameters]
+        self.bend = -1.0
+
+    def evaluate(self) -> Evaluation:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.variables)
+            K, Y, weight_variance, prior = inputs = self._inputs()
+        lam, U = decompose(K)
+        spectrum = exact_spectrum(lam, U, Y)
+        before = np.log(float(weight_variance))
+        found, after = self.best_gradient(spectrum, before)
+        self.chain.assign(tf.stack([found.chain.b, found.chain.sigma2]))
+        by_inputs = [
+            -from_eigenbasis_both(U, found.inside, K.dtype),
+            -targets_gradient(found.Yr, U, Y),
+            -tf.cast(found.weight_variance, K.dtype),
+            -tf.ones_like(prior),
+        ]
+        gradients = tape.gradient(
+            inputs, self.variables, output_gradients=by_inputs, unconnected_gradients="zero"
+        )
+        terms = found.chain.terms.numpy()
+        loss = -(float(np.sum(terms)) + float(prior))
+        if self.prior:
+            loss += self.prior.loss(after) - self.prior.loss(before)
+        return Evaluation(loss, [tf.convert_to_tensor(g).numpy() for g in gradients], terms)
+
+    def best_gradient(self, spectrum: Spectrum, u: float) -> tuple[ProfileGradient, float]:
+        """
+        The chain, its gradient, and log lambda; the best one, which it sets, if that is solved for.
+
+        Newton's method, with the second derivative from the last two slopes.
+
+        :param u: The present log lambda.
+        """
+        found, slope = self.slope(spectrum, u)
+        for _ in range(MOST_STEPS if self.prior else 0):
+            if 0.5 * slope**2 / -self.bend < SMALL_GAIN:
+                break
+            step = float(np.clip(-slope / self.bend, -LONGEST_STEP, LONGEST_STEP))
+            found, after = self.slope(spectrum, u + step)
+            if (after - slope) / step < 0.0:
+                self.bend = (after - slope) / step
+            u, slope = u + step, after
+        if self.prior:
+            self.weight_variance.unconstrained_variable.assign(u)  # its logarithm
+        return found, u
+
+    def slope(self, spectrum: Spectrum, u: float) -> tuple[ProfileGradient, float]:
+        """The chain at a log lambda, and the derivative of its log posterior by that."""
+        found = profile_gradient(spectrum, np.exp(u), self.chain.floor, self.model.learning)
+        prior = self.prior.slope(u) if self.prior else 0.0
+        return found, float(found.weight_variance) * np.exp(u) - prior
+
+    @cached_property
+    def _inputs(self) -> Callable[..., Any]:
+        """What the loss depends on: kernel matrix, targets, lambda, log prior."""
+        model = self.model
+
+        def inputs() -> list[tf.Tensor]:
+            parts = (
+                model.kernel_matrix(),
+                model.centred_completions(),
+                model.weight_variance,
+                model.log_prior_density(),
+            )
+            return [tf.convert_to_tensor(part) for part in parts]
+
+        return compiled_if_possible(inputs)
+
+
+class LogNormal(NamedTuple):
+    """A prior of lambda, as a loss of u = log lambda; the density is that of lambda."""
+
+    loc: float
+    scale: float
+
+    def loss(self, u: float) -> float:
+        r""":math:`(u - m)^2 / 2 s^2 + u`, up to a constant."""
+        return 0.5 * (u - self.loc) ** 2 / self.scale**2 + u
+
+    def slope(self, u: float) -> float:
+        """Derivative of the loss by u."""
+        return (u - self.loc) / self.scale**2 + 1.0
+
+
+def log_normal_prior(parameter: Parameter) -> LogNormal | None:
+    """The prior of a trained parameter whose variable is its logarithm, if it is log-normal."""
+    prior: Any = parameter.prior
+    if not parameter.trainable or type(prior) is not tfp.distributions.LogNormal:
+        return None
+    if parameter.prior_on is not PriorOn.CONSTRAINED or not has_logarithm(parameter):
+        return None
+    return LogNormal(float(prior.loc), float(prior.scale))
+
+
 class LossInMemory(Loss):
-    """The loss of a model whose data is in memory, as one graph that is traced once."""
+    """The loss of a model whose data is in memory, as one graph."""
 
     def __init__(self, model: TrainableModel, *, profile: bool) -> None:
         self.model = model
@@ -133,12 +258,6 @@ class LossInChunks(Loss):
         self.sums = RowSums(
             model.features, model.mean_function, model.rows, model.strategy, self.variables
         )
-
-    def on_rows(self, rows: ArrayRows) -> "LossInChunks":
-        """The same loss, of some rows alone."""
-        other = LossInChunks(self.model, profile=self.chain.profile)
-        other.sums.rows, other.sums.strategy = rows, None
-        return other
 
     def evaluate(self) -> Evaluation:
         W = self.features.whitening()
@@ -192,9 +311,11 @@ class LossInChunks(Loss):
         return compiled(gradient, tf.TensorSpec([size, size], tf.float64))
 
 
-def compiled_if_possible(computation: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_if_possible(
+    computation: Callable[..., Any], *signature: tf.TensorSpec
+) -> Callable[..., Any]:
     """A computation as a graph; as it is, if its kernel cannot be compiled."""
     try:
-        return compiled(computation)
+        return compiled(computation, *signature)
     except (tf.errors.OperatorNotAllowedInGraphError, NotImplementedError):
         return computation

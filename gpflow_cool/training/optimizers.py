@@ -122,7 +122,7 @@ class KerasSteps:
         self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
 
     def reset(self) -> None:
-        """Set momentum and learning rate to what they were before the last attempt."""
+        """Set momentum and learning rate to what they were before the last round."""
         for variable, value in zip(self.state, self.start, strict=True):
             variable.assign(value)
 

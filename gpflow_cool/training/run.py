@@ -17,7 +17,7 @@ class TrainingStopped(Exception):
 
 
 class TrainingFailed(RuntimeError, ValueError):
-    """Training has failed in every attempt: these data with these starting values have no loss."""
+    """No start has a loss: these data with these starting values have no loss."""
 
 
 @dataclass(repr=False)
@@ -153,7 +153,7 @@ class Run:
 
 @dataclass
 class Outcome:
-    """How one attempt ended."""
+    """How training ended."""
 
     converged: bool
     message: str

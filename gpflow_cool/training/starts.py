@@ -1,17 +1,20 @@
-"""Where a fit starts: at the best of a few lengthscales of the size of the data."""
+"""Where a fit starts: at the best of a few kernels of the size of the data."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import tensorflow as tf
 from gpflow import Parameter
 from gpflow.base import AnyNDArray
+from gpflow.kernels import Sum
 
-from ..chain.starting import half_median_distance
+from ..chain.starting import half_median_distance, mean_kernel_diagonal, scale_parameters
 from ..kernels import Laplacian
-from .lbfgs import FAILURES, Evaluate
+from .lbfgs import FAILURES
+from .losses import loss_of
 from .model import TrainableModel
-from .run import Run, restore, snapshot
+from .run import restore, snapshot
 from .vector import ParameterVector, assign, constrained, rounding_at, softplus_floor
 
 LONG_LENGTHSCALE = 4.0
@@ -26,7 +29,7 @@ def starting_values(
     """Constrained values of all trainable parameters at each start; the present ones first."""
     trainable = list(model.trainable_parameters)
     present = [constrained(p) for p in trainable]
-    scales = trainable_lengthscales(model)
+    scales, balanced = trainable_lengthscales(model), balanced_variances(model)
     starts, near = [present], present
     if scales:
         pairs = list(zip(trainable, present, strict=True))
@@ -37,6 +40,9 @@ def starting_values(
             for p, value in zip(trainable, near, strict=True)
         ]
         starts += [near, long]
+    if balanced:
+        pairs = list(zip(trainable, near, strict=True))
+        starts.append([balanced.get(id(p), value) for p, value in pairs])
     vector = ParameterVector(trainable, logarithms=True)
     for _ in range(restarts):
         assign_all(trainable, near)
@@ -78,21 +84,50 @@ def trainable_lengthscales(model: TrainableModel) -> dict[int, float]:
     return found
 
 
-def choose_start(run: Run, evaluate: Evaluate, starts: list[list[AnyNDArray]]) -> None:
+def balanced_variances(model: TrainableModel) -> dict[int, AnyNDArray]:
+    """
+    Variances, by id, with which every term of a sum has the mean variance of the first one.
+
+    Where one term is far larger than the others, such as a linear kernel of years beside a
+    constant, the others vanish in the noise, and no gradient leads back to them.
+    """
+    if not isinstance(model.kernel, Sum):
+        return {}
+    X, (first, *others) = model.data[0].numpy(), model.kernel.kernels
+    size, found = mean_kernel_diagonal(first, X), {}
+    for term in others:
+        for parameter in scale_parameters(term)[:1]:
+            value = constrained(parameter) * (size / mean_kernel_diagonal(term, X))
+            is_free = parameter.trainable and parameter.prior is None
+            if is_free and is_admissible(parameter, value):
+                found[id(parameter)] = value
+    return found
+
+
+def choose_start(
+    model: TrainableModel, loss: Callable[[], float], starts: list[list[AnyNDArray]]
+) -> None:
     """Set the parameters to the start with the lowest loss; to the first one if none has a loss."""
-    parameters = list(run.model.trainable_parameters)
+    parameters, variables = list(model.trainable_parameters), model.trainable_variables
     if len(starts) == 1:
         return
     outcomes: list[tuple[float, list[AnyNDArray]]] = []
     for values in starts:
         assign_all(parameters, values)
         with suppress(*FAILURES):  # another start may have a loss
-            outcomes.append((evaluate().loss, snapshot(run.state)))
+            outcomes.append((loss(), snapshot(variables)))
     finite = [outcome for outcome in outcomes if np.isfinite(outcome[0])]
     if not finite:
         assign_all(parameters, starts[0])
         return
-    restore(run.state, min(finite, key=lambda outcome: outcome[0])[1])
+    restore(variables, min(finite, key=lambda outcome: outcome[0])[1])
+
+
+def start_at_best(model: TrainableModel) -> None:
+    """Set the parameters to where a fit would start."""
+    loss = loss_of(model, profile=True)
+    starts = starting_values(model, 0, np.random.default_rng(0))
+    choose_start(model, lambda: loss.evaluate().loss, starts)
 
 
 def assign_all(parameters: list[Parameter], values: list[AnyNDArray]) -> None:

@@ -26,7 +26,7 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     transform = parameter.transform
     if transform is None or transform.forward_min_event_ndims > 0:
         return None
-    if type(transform) is tfp.bijectors.Exp:  # its variable is a logarithm already
+    if has_logarithm(parameter):
         return None
     floor = softplus_floor(parameter)
     if floor is not None and np.ndim(floor) <= variable.shape.rank:
@@ -39,6 +39,11 @@ def lower_bound(parameter: Parameter) -> AnyNDArray | None:
     if low.shape == variable.shape and np.all(low >= 0) and np.all(np.isposinf(high)):
         return np.asarray(low, dtype=np.float64)
     return None
+
+
+def has_logarithm(parameter: Parameter) -> bool:
+    """Whether the parameter's variable is its logarithm already."""
+    return type(parameter.transform) is tfp.bijectors.Exp
 
 
 def softplus_floor(parameter: Parameter) -> AnyNDArray | float | None:
@@ -128,8 +133,10 @@ class ParameterVector:
         self.shapes = [tuple(p.unconstrained_variable.shape) for p in self.parameters]
         self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])
         self.size = int(self.ends[-1]) if self.parameters else 0
-        parts = zip(self.bounds, self.shapes, strict=True)
-        flags = [np.full(int(np.prod(shape)), bound is not None) for bound, shape in parts]
+        flags = [
+            np.full(int(np.prod(shape)), bound is not None or has_logarithm(p))
+            for p, bound, shape in zip(self.parameters, self.bounds, self.shapes, strict=True)
+        ]
         self.is_logarithm = np.concatenate([np.zeros(0, bool), *flags])
 
     def _split(self, x: AnyNDArray) -> list[AnyNDArray]:

@@ -16,16 +16,18 @@ def test_unknown_options(X, Y, value):
     known = "'hierarchical', 'approximate'"
     text = f"learning={value!r} is not known. Choose one of: {known}."
     refused(exactly(text), (X, Y), learning=value)
-    known = "'auto', 'spectral', 'cholesky', 'grid'"
+    known = "'auto', 'spectral', 'grid'"
     text = f"engine={value!r} is not known. Choose one of: {known}."
     refused(exactly(text), (X, Y), engine=value)
+    text = f"weight_prior={value!r} is not known. Choose one of: 'scaled', 'unit'."
+    refused(exactly(text), (X, Y), weight_prior=value)
 
 
 def test_unknown_options_of_methods(model):
     with pytest.raises(
-        ValueError, match="^correlation='mean' is not known. Choose one of: 'map', 'm"
+        ValueError, match="^correlation='none' is not known. Choose one of: 'mean', 'map', 'm"
     ):
-        model.multitask_parameters("mean")
+        model.multitask_parameters("none")
     with pytest.raises(
         ValueError, match="^precompute_cache='ram' is not known. Choose one of: 'tensor'"
     ):
@@ -85,6 +87,20 @@ def test_starting_values_of_wrong_length(X, Y, name, value):
 @pytest.mark.parametrize("name", ["b", "sigma2"])
 def test_starting_values_that_are_no_numbers(X, Y, name):
     refused(rf"^{name} cannot be read as numbers \(its type is <U4\)", (X, Y), **{name: "auto"})
+
+
+@pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, [1.0, 2.0], "auto", True])
+def test_the_weights_prior_variance_is_one_positive_number(X, Y, value):
+    text = (
+        f"weight_variance={value!r} must be one positive number: the prior variance of the weights"
+        " between tasks, relative to the noise. By default it starts at 1."
+    )
+    refused(exactly(text), (X, Y), weight_variance=value)
+
+
+def test_a_prior_of_one_has_no_variance_to_start_from(X, Y):
+    text = 'weight_variance goes with weight_prior="scaled".'
+    refused(f"^{text}", (X, Y), weight_prior="unit", weight_variance=2.0)
 
 
 @pytest.mark.parametrize("value", [-1, 4, 1.0, "1", True])

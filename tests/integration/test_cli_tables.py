@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 
 from gpflow_cool.cli.columns import sample_names
 from gpflow_cool.loading import load
-from gpflow_cool.table import evaluation
 from gpflow_cool.table.estimator import CoolMTGPRegressor
 from gpflow_cool.table.files import TableError
 
@@ -226,22 +225,21 @@ def test_a_thousand_targets_by_a_pattern(tmp_path):
     assert "has no column 'z'" in line
 
 
-def test_evaluate_groups_blocks_kernels_and_transforms(place, monkeypatch):
-    monkeypatch.setattr(evaluation, "less_coupled", lambda *_: {})
+def test_evaluate_groups_blocks_kernels_and_transforms(place):
     arguments = ["evaluate", place / "data.csv", "--targets", "y 1", "--inputs", "hue,patient"]
     arguments += ["--folds", 2, "--json"]
     result = run(*arguments, "--groups", "patient", "--transform", "yeo-johnson")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["held_out"] == "by groups of patient"
-    assert list(found["scores"]) == ["Cool-MTGP", "Cool-MTGP, yeo-johnson"]
+    assert list(found["scores"])[:2] == ["Cool-MTGP", "Cool-MTGP, yeo-johnson"]
     assert found["best"]["joint_nlpd"] in found["scores"]
     options = ["--kernels", "se,linear", "--inducing", 4, "--blocks", "patient,3"]
     result = run(*arguments, *options)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["held_out"] == "by blocks of patient (3 parts each)"
-    assert list(found["scores"]) == ["Cool-MTGP", "Cool-MTGP, linear"]
+    assert list(found["scores"])[:2] == ["Cool-MTGP", "Cool-MTGP, linear"]
 
 
 # Mistakes, before TensorFlow is loaded -----------------------------------------------------------

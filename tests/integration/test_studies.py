@@ -16,10 +16,10 @@ from tables import read
 
 from gpflow_cool import CoolMTGP, studies
 from gpflow_cool.datasets import clustered_two_task, low_rank_synthetic, uniform_two_task
-from gpflow_cool.studies import runner
 from gpflow_cool.studies.__main__ import main
 
 SEED = 2
+PAPER = {"learning": "hierarchical", "weight_prior": "unit"}
 RUNS = {
     "synthetic": {"draws": 1, "steps": 3},
     "permutation": {"sets": "synthetic,slump"},
@@ -45,9 +45,7 @@ FIGURES = {
 def ran(tmp_path_factory, data):
     """Each study, run once on demand: its result and what it printed."""
     folder, found = tmp_path_factory.mktemp("out"), {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "DPI", 60)
-        yield partial(run_once, folder, data, found)
+    return partial(run_once, folder, data, found)
 
 
 def run_once(folder, data, found, name):
@@ -105,7 +103,7 @@ def test_synthetic_cool_equals_a_model_fitted_here(ran):
     order = np.random.default_rng([draw, R]).permutation(80)
     X, Y = data.X[order], data.Y[order]
     scale = Y[:40].std(axis=0)
-    model = CoolMTGP((X[:40], Y[:40] / scale), gpflow.kernels.Linear())
+    model = CoolMTGP((X[:40], Y[:40] / scale), gpflow.kernels.Linear(), **PAPER)
     model.fit(verbose=0)
     error = model.predict_y(X[40:])[0].numpy() * scale - Y[40:]
     Sigma = np.diag(scale) @ model.noise_covariance().numpy() @ np.diag(scale)
@@ -119,7 +117,8 @@ def test_variance_scores_equal_loops(ran):
     rows, first = ran("variance")[0].rows, 1000 * SEED
     train, test = clustered_two_task(40, first), uniform_two_task(200, first + 1)
     start = 0.5 * np.median(pdist(train.X))
-    model = CoolMTGP((train.X, train.Y), gpflow.kernels.SquaredExponential(lengthscales=start))
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=start)
+    model = CoolMTGP((train.X, train.Y), kernel, **PAPER)
     model.fit(verbose=0)
     mean, cov = (a.numpy() for a in model.predict_y(test.X, full_output_cov=True))
     deviation = np.sqrt([np.diag(S) for S in cov])
@@ -155,7 +154,7 @@ def test_real_rmse_equals_a_protocol_written_here(ran, data):
     X = (X - X[train].mean(axis=0)) / X[train].std(axis=0)
     Y = (Y - Y[train].mean(axis=0)) / Y[train].std(axis=0)
     kernel = gpflow.kernels.SquaredExponential(lengthscales=0.5 * np.median(pdist(X[train])))
-    model = CoolMTGP((X[train], Y[train]), kernel)
+    model = CoolMTGP((X[train], Y[train]), kernel, **PAPER)
     model.fit(verbose=0)
     mean, cov = (a.numpy() for a in model.predict_y(X[test], full_output_cov=True))
     row = one(ran("real")[0].rows, method="cool-hierarchical")

@@ -9,16 +9,10 @@ import pytest
 from tables import read
 
 from gpflow_cool import CoolMTGP, studies
-from gpflow_cool.studies import StudyError, methods, partition, records, runner
+from gpflow_cool.studies import StudyError, methods, partition, records
 from gpflow_cool.studies.__main__ import main
 
 # Interrupted and resumed ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_figures(monkeypatch):
-    """Drawing takes longer than the tiny studies."""
-    monkeypatch.setattr(runner, "write_figures", lambda folder, stem, figures: [])
 
 
 def without_times(path):
@@ -32,9 +26,7 @@ def run_edm(out, data, **options):
     return studies.run("real", out=out, **(common | options))
 
 
-def test_interrupted_and_resumed_gives_the_same_file(
-    tmp_path, data, monkeypatch, capsys, no_figures
-):
+def test_interrupted_and_resumed_gives_the_same_file(tmp_path, data, monkeypatch, capsys):
     whole = run_edm(tmp_path / "whole", data)
     train, calls = methods.train, []
 
@@ -61,7 +53,7 @@ def test_interrupted_and_resumed_gives_the_same_file(
     assert len(calls) == 5
 
 
-def test_pieces_add_up_in_one_table(tmp_path, data, no_figures):
+def test_pieces_add_up_in_one_table(tmp_path, data):
     run_edm(tmp_path, data, methods="independent", splits=1)
     result = run_edm(tmp_path, data, methods=["cool-hierarchical"], splits=1)
     assert {row["method"] for row in result.rows} == {"independent", "cool-hierarchical"}
@@ -79,7 +71,7 @@ def test_ctrl_c_in_training_ends_the_study(data, tmp_path, monkeypatch):
     assert read(tmp_path / "real_quick.csv") == []
 
 
-def test_a_unit_that_fails_is_told_and_tried_again(tmp_path, data, monkeypatch, capsys, no_figures):
+def test_a_unit_that_fails_is_told_and_tried_again(tmp_path, data, monkeypatch, capsys):
     train = methods.train
 
     def failing(model, steps=None):
@@ -121,7 +113,7 @@ def damaged(data, tmp_path, name, change):
         (lambda text: text.split("@data")[0], "ends before @data.*leave it out"),
     ],
 )
-def test_damaged_file_is_refused_and_results_are_kept(data, tmp_path, change, message, no_figures):
+def test_damaged_file_is_refused_and_results_are_kept(data, tmp_path, change, message):
     out = tmp_path / "out"
     before = run_edm(out, data, splits=1).csv.read_text()
     folder = damaged(data, tmp_path, "edm", change)
@@ -149,7 +141,7 @@ def test_folder_that_cannot_be_written(tmp_path, data):
     assert "Error: Cannot write to the folder" in printed.getvalue()
 
 
-def test_full_disk_keeps_the_rows_before(tmp_path, data, monkeypatch, no_figures):
+def test_full_disk_keeps_the_rows_before(tmp_path, data, monkeypatch):
     train, calls = methods.train, []
 
     def no_space(descriptor):

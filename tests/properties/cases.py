@@ -66,6 +66,7 @@ MODELS = (
     "std_mt",
     "sigma_mt",
     "averaged",
+    "refined",
     "independent",
     "sparse",
     "estimator",
@@ -82,8 +83,8 @@ class Case(NamedTuple):
     D: int = 1
     T: int = 2
     kernel: str = "se"
-    learning: str = "hierarchical"
-    engine: str = "auto"
+    learning: str = "approximate"
+    weight_prior: str = "scaled"
     inputs: str = "normal"
     targets: str = "noisy"
     input_scale: float = 1.0
@@ -113,8 +114,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "D": (1, 1, 1, 2, 2, 3, 4),
     "T": (2, 1, 2, 3, 3, 4, 5),
     "kernel": ("se",) * 4 + tuple(KERNELS),
-    "learning": ("hierarchical", "hierarchical", "approximate"),
-    "engine": ("auto", "auto", "auto", "spectral", "cholesky"),
+    "learning": ("approximate", "approximate", "hierarchical"),
+    "weight_prior": ("scaled", "scaled", "scaled", "unit"),
     "inputs": ("normal",) * 4
     + ("grid", "repeated_rows", "equal_rows", "constant_column", "copied_column", "heavy_tails"),
     "targets": ("noisy",) * 4
@@ -154,16 +155,20 @@ def random_case(seed: int) -> Case:
     return tidy(Case(**fields, seed=seed))
 
 
+CHAINS = ("cool", "averaged", "refined", "sparse", "estimator", "estimator_sparse")
+"""Models that are trained as a chain."""
+
+
 def tidy(case: Case) -> Case:
     """
     The case without options that its model does not have, and without missing targets where they
     are always refused.
     """
-    if case.model not in ("cool", "averaged"):
-        case = case._replace(engine="auto")
-    if case.model not in ("cool", "averaged", "sparse", "estimator", "estimator_sparse"):
-        case = case._replace(learning="hierarchical")
-    if case.learning == "approximate" or "sparse" in case.model:
+    if case.model not in ("cool", "sparse"):
+        case = case._replace(weight_prior="scaled")
+    if case.model not in CHAINS:
+        case = case._replace(learning="approximate")
+    if "sparse" in case.model:
         case = case._replace(missing=0.0)
     return case
 
@@ -279,8 +284,9 @@ STEPS = 60
 def make_model(case: Case, data: tuple[np.ndarray, np.ndarray]) -> Any:
     """The case's model on some data, not fitted; of an estimator, the estimator."""
     kernel, low_rank = KERNELS[case.kernel](case.D), min(2, case.T)
-    if case.model in ("cool", "averaged"):
-        return CoolMTGP(data, kernel, learning=case.learning, engine=case.engine)
+    chain = {"learning": case.learning, "weight_prior": case.weight_prior}
+    if case.model in ("cool", "averaged", "refined"):
+        return CoolMTGP(data, kernel, **chain)
     if case.model in ("kronecker", "kronecker_em"):
         return KroneckerMTGP(data, kernel)
     if case.model == "std_mt":
@@ -291,7 +297,7 @@ def make_model(case: Case, data: tuple[np.ndarray, np.ndarray]) -> Any:
         return IndependentGPs(data, kernel)
     if case.model == "sparse":
         Z = choose_inducing_points(data[0], guess(kernel, data[0]), max(1, case.N // 2))
-        return SparseCoolMTGP(data, kernel, Z, learning=case.learning)
+        return SparseCoolMTGP(data, kernel, Z, **chain)
     inducing = max(1, case.N // 2) if case.model == "estimator_sparse" else 0
     return CoolMTGPRegressor(
         kernel, learning=case.learning, inducing=inducing, orders=3, random_state=0
@@ -307,12 +313,14 @@ def guess(kernel: k.Kernel, X: np.ndarray) -> k.Kernel:
     return kernel
 
 
-def fit(case: Case, model: Any, data: tuple[np.ndarray, np.ndarray], optimizer: str = "") -> Any:
+def fit(case: Case, model: Any, data: tuple[np.ndarray, np.ndarray]) -> Any:
     """Train; what is returned has been trained, and may be another object."""
     if isinstance(model, CoolMTGPRegressor):
         return model.fit(*data)
     options: dict[str, Any] = {"steps": STEPS, "verbose": 0, "seed": 0}
     if np.isnan(data[1]).any():
         options |= {"rounds": 3, "draws": 4, "steps": 10}
-    model.fit(optimizer or ("em" if case.model == "kronecker_em" else "profile"), **options)
-    return model.average_over_orders(3, seed=0) if case.model == "averaged" else model
+    model.fit("em" if case.model == "kronecker_em" else "profile", **options)
+    if case.model == "averaged":
+        return model.average_over_orders(3, seed=0)
+    return model.refine() if case.model == "refined" else model

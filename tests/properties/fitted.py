@@ -175,13 +175,13 @@ def covariance(kernel: Any, X: np.ndarray, X2: np.ndarray, origin: np.ndarray) -
 
 def rounding_units(kernel: Any, X: np.ndarray, Xnew: np.ndarray) -> float:
     """
-    By how many units of rounding kernels multiply that of their inputs: how many periods they span,
-    since the phase is known to eps of that.
+    By how many units of rounding kernels multiply that of their inputs: the angle that they span
+    in radians, as the phase of a periodic kernel is known to eps of that.
     """
     parts = (kernel, *kernel.submodules)
     periods = [k.period.numpy() for k in parts if hasattr(k, "period")]
     spread = np.max(np.ptp(np.vstack([X, Xnew]), axis=0))
-    return float(max((np.max(spread / period) for period in periods), default=0.0))
+    return 2.0 * np.pi * float(max((np.max(spread / period) for period in periods), default=0.0))
 
 
 def arrays(tensors: Any) -> Any:

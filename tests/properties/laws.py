@@ -180,10 +180,9 @@ def twin(fitted: Fitted, X: np.ndarray, Y: np.ndarray) -> Any:
         warnings.simplefilter("ignore")
         if isinstance(model, SparseCoolMTGP):
             Z = model.inducing_variable.Z.numpy() + (X[0] - fitted.X[0]) * (Y is fitted.Y)
-            other = SparseCoolMTGP((X, Y), model.kernel, Z, learning=model.learning)
+            other = SparseCoolMTGP((X, Y), model.kernel, Z, **chain_options(model))
         elif isinstance(model, CoolMTGP):
-            options = {"learning": model.learning, "engine": model.engine}
-            other = CoolMTGP((X, Y), model.kernel, **options)
+            other = CoolMTGP((X, Y), model.kernel, **chain_options(model))
         else:
             # A copy: a model that is made of C and Sigma has them lifted from zero.
             other = gpflow.utilities.deepcopy(model)
@@ -192,6 +191,14 @@ def twin(fitted: Fitted, X: np.ndarray, Y: np.ndarray) -> Any:
     other.b.unconstrained_variable.assign(model.b.unconstrained_variable)
     other.sigma2.unconstrained_variable.assign(model.sigma2.unconstrained_variable)
     return other
+
+
+def chain_options(model: Any) -> dict[str, Any]:
+    """Arguments of a chain, of which lambda may have been trained."""
+    options = {"learning": model.learning, "weight_prior": model.weight_prior}
+    if model.weight_variance is not None:
+        options["weight_variance"] = model.weight_variance.numpy()
+    return options
 
 
 def same_predictions(

@@ -55,11 +55,16 @@ def module_of(model):
 
 MODELS = {
     "cool": lambda data: CoolMTGP(data, K.Matern32(lengthscales=[1.0, 2.0])),
-    "cool approximate": lambda data: CoolMTGP(
-        data, K.Linear() + K.White(), M.Constant(np.ones(3)), learning="approximate"
+    "cool hierarchical": lambda data: CoolMTGP(
+        data, K.Linear() + K.White(), M.Constant(np.ones(3)), learning="hierarchical"
     ),
-    "cool cholesky": lambda data: CoolMTGP(
-        data, K.SquaredExponential(), engine="cholesky", sigma2=1e-6, task_names=["a", "b", "ç"]
+    "cool of the paper": lambda data: CoolMTGP(
+        data,
+        K.SquaredExponential(),
+        weight_prior="unit",
+        engine="spectral",
+        sigma2=1e-6,
+        task_names=["a", "b", "ç"],
     ),
     "std-mt": lambda data: KroneckerMTGP.std_mt(data, K.Matern12(), rank=2),
     "sigma-mt": lambda data: KroneckerMTGP.sigma_mt(data, K.Matern12(), rank=1),
@@ -69,7 +74,8 @@ MODELS = {
         data,
         K.SquaredExponential(),
         gpflow.inducing_variables.InducingPoints(data[0][:4]),
-        learning="approximate",
+        learning="hierarchical",
+        weight_variance=0.3,
         chunk_rows=4,
     ),
     "independent": lambda data: IndependentGPs(data, K.Matern52()),
@@ -115,28 +121,45 @@ def test_every_model_comes_back_in_float32(data, rng, tmp_path, name):
 
 
 def test_options_and_flags_come_back(data, tmp_path):
-    model = CoolMTGP(data, K.SquaredExponential(), learning="approximate", engine="cholesky")
+    options = {"learning": "hierarchical", "engine": "spectral", "weight_variance": 0.3}
+    model = CoolMTGP(data, K.SquaredExponential(), **options)
     gpflow.set_trainable(model.kernel.variance, True)
     gpflow.set_trainable(model.sigma2, False)
+    gpflow.set_trainable(model.weight_variance, False)
     model.task_column = 1
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
-    assert (again.learning, again.engine, again.task_column) == ("approximate", "cholesky", 1)
+    assert (again.learning, again.engine, again.task_column) == ("hierarchical", "spectral", 1)
+    assert again.weight_prior == "scaled" and again.weight_variance.numpy() == 0.3
     assert again.kernel.variance.trainable and not again.sigma2.trainable
+    assert not again.weight_variance.trainable
     assert_array_equal(again.training_loss(), model.training_loss())
     again.fit(verbose=0, steps=2)
     assert float(again.training_loss()) < float(model.training_loss())
+    assert again.weight_variance.numpy() == 0.3
+
+
+def test_the_prior_of_the_paper_comes_back(data, tmp_path):
+    for Model, points in ((CoolMTGP, ()), (SparseCoolMTGP, (data[0][:4],))):
+        model = Model(data, K.SquaredExponential(), *points, weight_prior="unit")
+        model.save(tmp_path / Model.__name__)
+        again = load(tmp_path / Model.__name__)
+        assert again.weight_prior == "unit" and again.weight_variance is None
+        assert_array_equal(again.training_loss(), model.training_loss())
+
+
+CHAIN = {"learning", "weight_prior", "weight_variance", "b", "sigma2", "task_names"}
 
 
 @pytest.mark.parametrize(
     "model, options",
     [
-        (CoolMTGP, {"learning", "b", "sigma2", "engine", "task_names"}),
+        (CoolMTGP, CHAIN | {"engine"}),
         (
             KroneckerMTGP,
             {"rank", "noise_rank", "task_covariance", "noise_covariance", "task_names"},
         ),
-        (SparseCoolMTGP, {"learning", "b", "sigma2", "chunk_rows", "strategy", "task_names"}),
+        (SparseCoolMTGP, CHAIN | {"chunk_rows", "strategy"}),
         (IndependentGPs, {"task_names"}),
         (ConvMT, {"num_inducing", "seed", "task_names"}),
     ],
@@ -273,7 +296,8 @@ def test_another_float_is_asked_for(data, tmp_path):
 def test_loading_warns_of_nothing(data, tmp_path):
     X, Y = data
     with pytest.warns(UserWarning, match="standardise Y"):
-        CoolMTGP((X, Y * [1.0, 1.0, 1000.0]), K.SquaredExponential()).save(tmp_path / "model")
+        model = KroneckerMTGP((X, Y * [1.0, 1.0, 1000.0]), K.SquaredExponential())
+    model.save(tmp_path / "model")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(tmp_path / "model")

@@ -7,14 +7,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool.chain.starting import half_median_distance
 from gpflow_cool.cli import commands
-from gpflow_cool.systems.features import choose_inducing_points
-from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
+from gpflow_cool.models import CoolMTGP
 from gpflow_cool.selection.candidates import CANDIDATES
 from gpflow_cool.selection.choice import KernelTable
 from gpflow_cool.selection.ranking import Candidate
+from gpflow_cool.systems.features import choose_inducing_points
 from gpflow_cool.table import choices
 from gpflow_cool.table.choices import (
-    average_where_possible,
     choose_model,
     make_kernel,
     num_inducing,
@@ -62,7 +61,7 @@ def test_inducing_points_do_not_go_with_missing_targets(rng):
         "1 of 9 rows have a missing target, but 3 inducing points need every target. Pass"
         " inducing=0 for the exact model, .*, or drop these rows, or fill the gaps."
     )
-    options = {"learning": "hierarchical", "task_names": ["a", "b"]}
+    options = {"learning": "approximate", "task_names": ["a", "b"]}
     with pytest.raises(ValueError, match=message):
         choose_model((X, Y), make_kernel("se", False, 1), inducing=3, **options)
     assert choose_model((X, Y), make_kernel("se", False, 1), inducing=0, **options).num_tasks == 2
@@ -70,30 +69,13 @@ def test_inducing_points_do_not_go_with_missing_targets(rng):
 
 def test_inducing_points_are_chosen_at_the_data_s_own_lengthscale(rng):
     data = rng.normal(size=[12, 2]), rng.normal(size=[12, 2])
-    options = {"learning": "hierarchical", "task_names": ["a", "b"]}
+    options = {"learning": "approximate", "task_names": ["a", "b"]}
     model = choose_model(data, gpflow.kernels.Matern32(), inducing=4, **options)
     guess = gpflow.kernels.Matern32(lengthscales=half_median_distance(data[0]))
     assert_allclose(model.inducing_variable.Z, choose_inducing_points(data[0], guess, 4))
     assert model.task_names == ("a", "b")
     exact = choose_model(data, gpflow.kernels.Matern32(), inducing=0, **options)
     assert isinstance(exact, CoolMTGP)
-
-
-def test_only_an_exact_model_of_several_tasks_is_averaged(rng):
-    X, Y = rng.normal(size=[9, 2]), rng.normal(size=[9, 3])
-    kernel = gpflow.kernels.SquaredExponential()
-    gaps = np.where(np.arange(9)[:, None] == [3, 4, 5], np.nan, Y)
-    for targets in (Y, gaps):
-        chain = CoolMTGP((X, targets), kernel)
-        average = average_where_possible(chain, 4, seed=2)
-        expected = chain.average_over_orders(4, seed=2)
-        assert_allclose(average.noise_covariance(), expected.noise_covariance(), rtol=1e-12)
-    for model, orders in [
-        (chain, 1),
-        (CoolMTGP((X, Y[:, :1]), kernel), 4),
-        (SparseCoolMTGP((X, Y), kernel, X[:4]), 4),
-    ]:
-        assert average_where_possible(model, orders, seed=2) is model
 
 
 def test_the_command_line_offers_the_same_kernels():
@@ -113,7 +95,7 @@ def test_kernels_compete_on_some_of_many_tasks(rng, monkeypatch):
 
     def make(data, kernel, **options):
         seen.append(data[1])
-        settings = {"inducing": 0, "learning": "hierarchical", "task_names": names}
+        settings = {"inducing": 0, "learning": "approximate", "task_names": names}
         return choose_model(data, kernel, **{**settings, **options})
 
     options = {"inducing": None, "restarts": 0, "seed": None, "verbose": 0}

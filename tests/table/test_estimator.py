@@ -20,7 +20,6 @@ from two_units import SCALE, SHIFT, X_NEW, X, Y
 from gpflow_cool.loading import load
 from gpflow_cool.models import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.table.estimator import CoolMTGPRegressor
-from gpflow_cool.training.trials import FEW_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def regressor():
 
 
 def standardised_model(orders):
-    """The same by hand: a CoolMTGP of standardised columns, averaged over orders if many."""
+    """The same by hand: a CoolMTGP of standardised columns, refined if there are many orders."""
     Z = np.zeros_like(X)
     Z[:, :2] = (X[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
     model = CoolMTGP(
@@ -38,7 +37,7 @@ def standardised_model(orders):
     model.fit(verbose=0)
     Z_new = np.zeros_like(X_NEW)
     Z_new[:, :2] = (X_NEW[:, :2] - X[:, :2].mean(axis=0)) / X[:, :2].std(axis=0)
-    return model if orders == 1 else model.average_over_orders(orders, seed=0), Z_new
+    return model if orders == 1 else model.refine(), Z_new
 
 
 OF_NUMBERS = {
@@ -180,25 +179,21 @@ def test_without_standardising_the_data_are_the_models():
     assert_allclose(regressor.predict(X[:3, :1]), model.predict_y(X[:3, :1])[0], rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Beware")
 def test_a_kernel_object_is_copied_and_cloned():
     kernel = gpflow.kernels.Matern12(active_dims=[0]) + gpflow.kernels.White(0.1)
-    with pytest.warns(UserWarning, match="Beware: the noise, sigma2, of task_1 is at its lower"):
-        regressor = clone(CoolMTGPRegressor(kernel, ard=False)).fit(X, Y)
+    regressor = clone(CoolMTGPRegressor(kernel, ard=False)).fit(X, Y)
     assert kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.kernel.kernels[0].lengthscales.numpy() == 1.0
     assert regressor.model_.kernel.kernels[0].lengthscales.numpy() != 1.0
 
 
 @pytest.mark.slow
-def test_restarts_are_repeatable_and_no_worse():
+def test_restarts_are_repeatable():
     settings = {"kernel": "se", "ard": False, "restarts": 1, "random_state": 4, "orders": 1}
     first = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     second = CoolMTGPRegressor(**settings).fit(X[:, :2], Y)
     assert_allclose(first.predict(X_NEW[:, :2]), second.predict(X_NEW[:, :2]), rtol=1e-5)
-    assert len(first.history_.attempts) == 2
-    single = CoolMTGPRegressor("se", ard=False, orders=1).fit(X[:, :2], Y)
-    loss = float(first.model_.training_loss())
-    assert loss <= float(single.model_.training_loss()) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -251,10 +246,10 @@ def test_nothing_is_answered_before_fit(tmp_path):
 
 @pytest.mark.slow
 def test_cross_validation_in_another_process_is_the_same_as_in_this_one():
-    """One fold, so that one process imports TensorFlow; many rows, which nobody explores."""
+    """One fold, so that one process imports TensorFlow."""
     regressor = CoolMTGPRegressor(gpflow.kernels.Matern32(), orders=1)
     rng = np.random.default_rng(3)
-    inputs = rng.uniform(-2.0, 2.0, size=[2 * FEW_ROWS + 2, 1])
+    inputs = rng.uniform(-2.0, 2.0, size=[60, 1])
     half = ShuffleSplit(1, test_size=0.5, random_state=0)
     targets = np.hstack([np.sin(inputs), inputs]) + 0.1 * rng.normal(size=[len(inputs), 2])
     data = {"X": inputs, "y": targets, "cv": half, "error_score": "raise"}
@@ -278,13 +273,13 @@ def test_joblib_and_deepcopy_keep_predictions(regressor):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Beware")
 def test_a_kernel_object_is_saved(tmp_path):
     class Mine(gpflow.kernels.Matern12):
         pass
 
     for number, kernel in enumerate([gpflow.kernels.Matern12(), Mine()]):
-        with pytest.warns(UserWarning, match="Beware: sigma2 of every task is at its lower bound"):
-            regressor = CoolMTGPRegressor(kernel, ard=False, random_state=np.int64(3)).fit(X, Y)
+        regressor = CoolMTGPRegressor(kernel, ard=False, random_state=np.int64(3)).fit(X, Y)
         own = pytest.warns(UserWarning, match="the class Mine of the kernel is not GPflow's")
         with own if number else nullcontext():
             regressor.save(tmp_path / str(number))
@@ -304,13 +299,13 @@ def test_inducing_points_at_all_rows_predict_like_the_exact_model(tmp_path):
     exact = CoolMTGPRegressor("se", ard=False, orders=1).fit(X, Y)
     sparse = CoolMTGPRegressor("se", ard=False, inducing=len(X)).fit(X, Y)
     assert isinstance(sparse.model_, SparseCoolMTGP) and sparse.model_.num_inducing == len(X)
-    for one, other in zip(
+    answers = zip(
         exact.predict(X_NEW, return_std=True), sparse.predict(X_NEW, return_std=True), strict=True
-    ):
-        assert_allclose(one, other, rtol=1e-3)
-    assert_allclose(
-        exact.leave_one_out_.log_density, sparse.leave_one_out_.log_density, rtol=1e-2, atol=1e-2
     )
+    for one, other in answers:
+        assert_allclose((one - other) / SCALE, 0.0, atol=0.02)  # a tenth of the noise
+    joint, through_points = exact.model_.to_exact().leave_one_out(), sparse.model_.leave_one_out()
+    assert_allclose(joint.log_density, through_points.log_density, atol=0.05)
     for one, other in zip(sparse.training_data(), (X, Y), strict=True):
         assert_allclose(one, other, rtol=1e-12)
     sparse.save(tmp_path / "model")

@@ -12,8 +12,6 @@ from gpflow_cool.selection.choice import KernelTable
 from gpflow_cool.selection.ranking import Candidate
 from gpflow_cool.table.learned import table_from_json, table_to_json
 
-pytestmark = pytest.mark.usefixtures("few_kernels")
-
 
 @pytest.fixture(scope="module")
 def tables():
@@ -28,13 +26,8 @@ def tables():
 
 
 @pytest.fixture(scope="module")
-def regressor(tables, few_kernels):
+def regressor(tables):
     return CoolMTGPRegressor(orders=1).fit(*tables)
-
-
-def test_defaults(regressor):
-    assert regressor.get_params()["kernel"] == "auto"
-    assert regressor.get_params()["ard"] == "shrunk"
 
 
 def test_it_is_the_choice_on_standardised_data(regressor, tables):

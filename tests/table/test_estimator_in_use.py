@@ -115,7 +115,6 @@ def test_scikit_learn_gets_one_warning_per_fit():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_kernels")
 def test_fits_that_nobody_asked_for_do_not_warn():
     """Of all kernels that are compared, and of all orders: one estimator, one warning."""
     _, found = warned(CoolMTGPRegressor(orders=3).fit, *NOISELESS)

@@ -1,13 +1,14 @@
 """Tables that are streamed: a tiny folder of Parquet files."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_allclose
 
-from gpflow_cool import CoolMTGPRegressor, load
+from gpflow_cool import CoolMTGPRegressor, SparseCoolMTGP, load
 from gpflow_cool.report.data import Findings, most_surprising
 from gpflow_cool.table.parquet import stream_columns
 from gpflow_cool.table.streams import StreamRows
@@ -40,20 +41,17 @@ def test_a_stream_gives_the_model_of_the_table_in_memory(folder, rng):
     X = np.column_stack([columns["a"], columns["b"]])
     Y = np.column_stack([columns["heat"], columns["cold"]])
     centre, scale = X.mean(axis=0), X.std(axis=0)
-    from gpflow_cool import SparseCoolMTGP
-
     again = SparseCoolMTGP(
         ((X - centre) / scale, (Y - Y.mean(axis=0)) / Y.std(axis=0)),
         model.kernel,
         model.inducing_variable,
         b=model.b.numpy(),
         sigma2=model.sigma2.numpy(),
+        weight_variance=model.weight_variance.numpy(),
     )
     new = rng.normal(size=(4, 2)) * [1.0, 20.0] + [5.0, 0.0]
     mean, var = again.predict_y((new - centre) / scale)
     names = {"a": new[:, 0], "b": new[:, 1]}
-    import pandas as pd
-
     actual, std = streamed.predict(pd.DataFrame(names), return_std=True)
     assert_allclose(actual, mean * Y.std(axis=0) + Y.mean(axis=0), rtol=1e-6)
     assert_allclose(std, np.sqrt(var) * Y.std(axis=0), rtol=1e-6)

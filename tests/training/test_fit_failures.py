@@ -13,58 +13,33 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gpflow_cool import CoolMTGP, SparseCoolMTGP
 from gpflow_cool.callbacks import Callback
-from gpflow_cool.chain import newton
-from gpflow_cool.training import optimizers
 from gpflow_cool.training.fit import failure_message
+from gpflow_cool.training.run import TrainingFailed
+
+GRID_ERROR = 5e-3
+"""Nats by which a loss that is interpolated between ratios may differ from the one at its b and
+sigma2."""
 
 
-def failing(monkeypatch, attempts):
-    """Let L-BFGS fail in some attempts as a factorisation does."""
-    original = optimizers.lbfgs
-
-    def lbfgs(vector, unit, run, steps, evaluate):
-        if run.restart in attempts:
-            raise tf.errors.InvalidArgumentError(None, None, "Cholesky was not successful")
-        return original(vector, unit, run, steps, evaluate)
-
-    monkeypatch.setattr(optimizers, "lbfgs", lbfgs)
-
-
-def test_a_failed_attempt_is_reported_and_the_others_count(data, monkeypatch):
-    failing(monkeypatch, {0, 2})
-    model = make(data)
-    history = model.fit(restarts=2, seed=0, verbose=0)
-    assert [text.startswith("failed: Cholesky") for text in history.attempts] == [True, False, True]
-    assert "2 of 3 attempts failed" in history.message
-    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-9)
-
-
-def test_if_all_attempts_fail_the_error_says_what_was_tried(data, monkeypatch):
-    failing(monkeypatch, {0, 1})
-    model = make(data)
-    with pytest.raises(
-        RuntimeError, match="failed in every one of 2 attempts(.|\n)*attempt 1: fai"
-    ):
-        model.fit(restarts=1, seed=0, verbose=0)
-    assert np.isfinite(model.training_loss())
+@pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam", gpflow.optimizers.Scipy()])
+def test_where_no_start_has_a_loss_the_error_says_why_and_nothing_changes(data, optimizer):
+    model = CoolMTGP(data, Breaking(1.5))
+    model.kernel.lengthscales.assign(2.0)
+    gpflow.set_trainable(model.kernel.lengthscales, False)
+    before = values(model)
+    with pytest.raises(TrainingFailed, match="Training failed: The kernel matrix has entries"):
+        model.fit(optimizer, verbose=0)
+    for one, other in zip(values(model), before, strict=True):
+        assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("optimizer", ["profile", "scipy"])
-def test_a_kernel_without_a_finite_matrix_is_told(data, optimizer):
-    model = CoolMTGP(data, Breaking(1.5), engine="spectral")
-    model.kernel.lengthscales.assign(2.0)
-    gpflow.set_trainable(model.kernel.lengthscales, False)
-    with pytest.raises(ValueError, match="attempt 0: failed: The kernel matrix has entries"):
-        model.fit(optimizer, verbose=0)
-
-
-def test_a_mistake_in_the_inner_problem_is_not_taken_for_a_failed_fit(data, monkeypatch):
-    def mistake(*args):
-        raise ValueError("shapes do not match")
-
-    monkeypatch.setattr(newton, "task_terms", mistake)
-    with pytest.raises(ValueError, match="shapes do not match"):
-        make(data).fit(verbose=0)
+def test_a_start_without_a_loss_does_no_harm_where_another_has_one(data, optimizer):
+    model = CoolMTGP(data, Breaking(2.5))  # half the median distance is about one
+    model.kernel.lengthscales.assign(3.0)
+    history = model.fit(optimizer, steps=5, verbose=0)
+    assert np.all(np.isfinite(history.history["loss"]))
+    assert_allclose(model.training_loss(), min(history.history["loss"]), atol=GRID_ERROR)
 
 
 def test_a_failure_is_told_without_tensorflows_words():
@@ -73,11 +48,9 @@ def test_a_failure_is_told_without_tensorflows_words():
     assert failure_message(caught.value) == "S has no factor: give more noise."
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["profile", "scipy", "adam"])
-@pytest.mark.parametrize("restarts", [0, 2])
-def test_an_error_of_a_callback_stays_what_it_is(data, optimizer, restarts):
-    """Not "Training failed", and no restart."""
+def test_an_error_of_a_callback_stays_what_it_is(data, optimizer):
+    """Not "Training failed", although a factorisation fails with the same error."""
     calls = []
 
     class Mistake(Callback):
@@ -86,7 +59,7 @@ def test_an_error_of_a_callback_stays_what_it_is(data, optimizer, restarts):
             raise np.linalg.LinAlgError("my own mistake")
 
     with pytest.raises(np.linalg.LinAlgError, match="^my own mistake$"):
-        make(data).fit(optimizer, restarts=restarts, verbose=0, callbacks=[Mistake()])
+        make(data).fit(optimizer, verbose=0, callbacks=[Mistake()])
     assert calls == [0]
 
 
@@ -99,11 +72,11 @@ def test_a_model_built_inside_a_strategy_is_refused(data, sparse):
         model.fit(verbose=0)
 
 
-def test_a_loss_that_is_no_number_leaves_the_best_parameters(data):
+def test_steps_that_lead_to_no_loss_leave_the_best_parameters(data):
     model = make(data)
     before = float(model.training_loss())
-    with pytest.raises(RuntimeError, match="the loss became nan"):
-        model.fit(tf_keras.optimizers.SGD(1e300), steps=5, verbose=0)
+    history = model.fit(tf_keras.optimizers.SGD(1e300), steps=5, verbose=0)
+    assert not history.converged and history.message.startswith("failed: ")
     assert np.isfinite(model.training_loss()) and model.training_loss() <= before
 
 
@@ -120,21 +93,8 @@ def test_interrupt_stops_after_the_step_and_keeps_the_best(data, optimizer):
     history = model.fit(optimizer, callbacks=[Interrupt()], verbose=0)
     assert len(history.epoch) <= 3
     assert "Ctrl-C" in history.message and not history.converged and history.interrupted
-    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-6)
+    assert_allclose(model.training_loss(), min(history.history["loss"]), atol=GRID_ERROR)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_interrupt_while_others_are_tried_is_told(data, monkeypatch):
-    def interrupting(*_):
-        os.kill(os.getpid(), signal.SIGINT)
-        return iter(())
-
-    monkeypatch.setattr("gpflow_cool.training.trials.other_lengthscales", interrupting)
-    model = make([part[:20] for part in data])
-    history = model.fit(restarts=2, verbose=0)
-    assert history.message == "stopped by Ctrl-C while other parameters were tried"
-    assert history.interrupted and not history.converged and len(history.attempts) == 1
-    assert_allclose(model.training_loss(), min(history.history["loss"]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +102,7 @@ def test_an_interrupt_while_others_are_tried_is_told(data, monkeypatch):
     [
         ({"optimizer": "newton"}, "optimizer='newton' is not known"),
         ({"optimizer": 3}, "optimizer=3 is not known"),
+        ({"optimizer": "em"}, 'CoolMTGP has no optimizer="em": .*to_exact'),
         (
             {"optimizer": gpflow.optimizers.NaturalGradient(0.1)},
             "NaturalGradient is for variational distributions .* Pass one of 'profile', 'scipy',",
@@ -150,10 +111,14 @@ def test_an_interrupt_while_others_are_tried_is_told(data, monkeypatch):
         ({"steps": -3}, "steps=-3 must be a whole number"),
         ({"restarts": -1}, "restarts=-1 must be a whole number"),
         ({"callbacks": [print]}, r"callbacks\[0\] is .* not a Keras callback object"),
-        ({"seed": "x"}, "seed"),
+        ({"seed": "x"}, "seed='x' must be a whole number"),
         ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"rounds": 0}, "rounds=0 must be a whole number of at least 1"),
+        ({"draws": 3}, "draws=3 must be even: draws come in pairs"),
+        ({"tolerance": -1.0}, "tolerance=-1.0 must be a number of at least 0"),
         ({"tolerance": None}, "tolerance=None must be a number of at least 0"),
         ({"tolerance": "small"}, "tolerance='small' must be a number"),
+        ({"relevance": "free"}, "relevance='free'.*given.*shrunk"),
     ],
 )
 def test_bad_input_is_refused_at_once(data, options, text):

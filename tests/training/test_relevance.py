@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from gpflow_cool import CoolMTGP, KroneckerMTGP, SparseCoolMTGP
-from gpflow_cool.training.fit import explore_lengthscales, may_explore_lengthscales
+from gpflow_cool import CoolMTGP, KroneckerMTGP
+from gpflow_cool.training.losses import loss_of
 from gpflow_cool.training.relevance import (
     SPREAD,
     free_lengthscales,
@@ -17,9 +17,13 @@ from gpflow_cool.training.relevance import (
     prior_cost,
     share_lengthscales,
 )
-from gpflow_cool.training.run import History, TrainingFailed
 
 kernels = gpflow.kernels
+
+
+GRID_ERROR = 5e-3
+"""Nats by which a loss that is interpolated between ratios may differ from the one at its b and
+sigma2."""
 
 
 @pytest.fixture(scope="module")
@@ -128,32 +132,47 @@ def test_a_fit_trains_shared_lengthscales_as_one_parameter(data):
     model.fit(relevance="shrunk", verbose=0)
     first, second = kernel.kernels
     assert first.lengthscales is second.lengthscales
-    ell = first.lengthscales.numpy()
-    assert ell.shape == (3,) and ell[1] > 2 * ell[0] and ell[2] > 2 * ell[0]
+    assert first.lengthscales.shape == (3,)
+    assert np.argmin(first.lengthscales) == 0
 
 
-@pytest.mark.slow
-def test_fit_reaches_the_optimum_of_the_penalised_objective(data, shrunk):
-    model, history = shrunk
-    common = CoolMTGP(data, kernels.SquaredExponential())
-    common.fit(verbose=0)
-    l0 = common.kernel.lengthscales.numpy()
-    lengthscales = model.kernel.lengthscales.numpy()
+@pytest.fixture(scope="module")
+def common(data):
+    model = CoolMTGP(data, kernels.SquaredExponential())
+    return model, model.fit(verbose=0)
+
+
+def test_the_second_part_trains_the_penalised_objective(common, shrunk):
+    """It starts where the first part ends, which costs nothing, and does not end above that."""
+    (first, start), (model, history) = common, shrunk
+    steps = len(start.epoch)
+    assert history.history["loss"][:steps] == start.history["loss"]
+    assert history.epoch == list(range(len(history.epoch))) and len(history.epoch) > steps
+    assert np.all(np.diff(history.history["seconds"]) >= 0)
+    cost = prior_cost(model.kernel, first.kernel)
+    penalised = float(model.training_loss()) + cost
+    assert penalised < float(first.training_loss()) + GRID_ERROR
+    mode = prior_around(first.kernel.lengthscales.numpy()).log_prob(first.kernel.lengthscales)
+    last = history.history["loss"][-1] + 3.0 * float(mode)
+    np.testing.assert_allclose(last, penalised, atol=GRID_ERROR)
+    assert model.kernel.lengthscales.prior is None
+
+
+def test_the_end_is_an_optimum_of_the_penalised_objective(common, shrunk):
+    """No small move of a lengthscale does better, with everything else solved for."""
+    (first, _), (model, _) = common, shrunk
+    best = model.kernel.lengthscales.numpy()
+    moved = CoolMTGP(model.data, kernels.SquaredExponential(lengthscales=best))
+    loss = loss_of(moved, profile=True)
 
     def penalised(ell):
-        moved = CoolMTGP(data, kernels.SquaredExponential(lengthscales=ell))
-        gpflow.set_trainable(moved.kernel, False)
-        moved.fit(verbose=0)
-        penalty = prior_around(l0).log_prob(ell).numpy().sum()
-        return float(moved.training_loss()) - penalty
+        moved.kernel.lengthscales.assign(ell)
+        return loss.evaluate().loss + prior_cost(moved.kernel, first.kernel)
 
-    best = penalised(lengthscales)
-    np.testing.assert_allclose(history.history["loss"][-1], best, rtol=1e-6)
+    lowest = penalised(best)
     for d in range(3):
-        for factor in (0.97, 1.03):
-            other = lengthscales * np.where(np.arange(3) == d, factor, 1.0)
-            assert penalised(other) > best
-    assert penalised(np.full(3, l0)) > best + 1.0
+        for factor in (0.9, 1.1):
+            assert penalised(best * np.where(np.arange(3) == d, factor, 1.0)) > lowest - GRID_ERROR
 
 
 def test_variances_of_a_sum_are_pulled_towards_those_of_the_common_fit(data):
@@ -173,31 +192,22 @@ def test_variances_of_a_sum_are_pulled_towards_those_of_the_common_fit(data):
         scale = centre.numpy() * np.exp(SPREAD**2)
         expected -= scipy.stats.lognorm.logpdf(part.numpy(), SPREAD, scale=scale).sum()
         assert part.prior is None
-    np.testing.assert_allclose(history.history["loss"][-1], expected, rtol=1e-7)
+    np.testing.assert_allclose(history.history["loss"][-1], expected, atol=GRID_ERROR)
 
 
-def test_inputs_that_do_not_matter_get_long_lengthscales(shrunk):
+def test_inputs_that_do_not_matter_get_longer_lengthscales(common, shrunk):
     ell = shrunk[0].kernel.lengthscales.numpy()
-    assert ell[1] > 2.5 * ell[0] and ell[2] > 2.5 * ell[0]
+    assert ell[0] < common[0].kernel.lengthscales < min(ell[1:])
 
 
-def test_no_prior_is_left_and_histories_are_joined(data, shrunk):
-    model, history = shrunk
-    assert model.kernel.lengthscales.prior is None
-    common = CoolMTGP(data, kernels.SquaredExponential())
-    first = common.fit(verbose=0)
-    steps = len(first.epoch)
-    assert history.history["loss"][:steps] == first.history["loss"]
-    assert history.epoch == list(range(len(history.epoch))) and len(history.epoch) > steps
-    assert np.all(np.diff(history.history["seconds"]) >= 0)
-
-
-def test_kernel_with_lengthscales_of_its_own_starts_from_one(data, shrunk):
-    given = kernels.SquaredExponential(lengthscales=[0.5, 2.0, 1.0])
-    model = CoolMTGP(data, given)
-    model.fit(relevance="shrunk", verbose=0)
-    expected = shrunk[0].kernel.lengthscales.numpy()
-    np.testing.assert_allclose(given.lengthscales.numpy(), expected, rtol=1e-2)
+def test_a_kernel_with_lengthscales_of_its_own_starts_from_one(data):
+    """From their geometric mean: the fit is that of a kernel that starts there."""
+    losses = []
+    for start in ([0.5, 2.0, 1.0], 1.0):
+        model = CoolMTGP(data, kernels.SquaredExponential(lengthscales=start))
+        losses.append(model.fit(relevance="shrunk", verbose=0).history["loss"])
+        assert model.kernel.lengthscales.shape == (3,)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
 
 
 def test_one_input_is_a_plain_fit(data):
@@ -213,74 +223,4 @@ def test_exact_model_has_it_too(data):
     model = KroneckerMTGP.std_mt(data, kernels.SquaredExponential(), rank=1)
     model.fit(relevance="shrunk", verbose=0, steps=30)
     ell = model.kernel.lengthscales.numpy()
-    assert ell[1] > 2 * ell[0] and ell[2] > 2 * ell[0]
-
-
-def test_unknown_relevance_is_refused(data):
-    with pytest.raises(ValueError, match="relevance='free'.*given.*shrunk"):
-        CoolMTGP(data, kernels.SquaredExponential()).fit(relevance="free")
-
-
-def test_a_quick_input_beside_others_is_found():
-    """With one lengthscale for all inputs, these rows look like noise along the first."""
-    rng = np.random.default_rng(0)
-    quick, slow, word = rng.uniform(0, 10, 60), rng.normal(size=60), rng.integers(3, size=60)
-    X = np.column_stack([quick, slow, np.eye(3)[word]])
-    f = np.sin(quick) + 0.5 * slow + (word == 0)
-    Y = np.column_stack([f, 2 * f, slow - f]) + 0.1 * rng.normal(size=(60, 3))
-    data = tuple((part - part.mean(axis=0)) / part.std(axis=0) for part in (X, Y))
-    model = CoolMTGP(data, kernels.SquaredExponential())
-    model.fit(relevance="shrunk", verbose=0)
-    free = CoolMTGP(data, kernels.SquaredExponential(lengthscales=[0.4, 2.0, 2.0, 2.0, 2.0]))
-    free.fit(verbose=0)
-    common = CoolMTGP(data, kernels.SquaredExponential())
-    common.fit(verbose=0)
-    losses = [float(each.training_loss()) for each in (model, free, common)]
-    assert losses[0] < losses[1] + 5.0 < losses[2] - 50.0
-    assert model.kernel.lengthscales.numpy()[0] < 1.5 < model.kernel.lengthscales.numpy()[1:].min()
-
-
-@pytest.mark.parametrize(
-    "outcomes, kept, calls",
-    [
-        ([3.0, 2.0], 2, 2),
-        ([2.0, 3.0], 1, 2),
-        ([2.0, 2.0 - 1e-4], 1, 2),
-        ([2.0, None], 1, 2),
-        (["Ctrl-C"], 1, 1),
-        ([3.0, "Ctrl-C"], 2, 2),
-    ],
-)
-def test_the_better_start_is_kept(data, outcomes, kept, calls):
-    """None stands for training that fails; each call moves b to its own number."""
-    model = CoolMTGP(data, kernels.SquaredExponential())
-    freed = free_lengthscales(model.kernel, 3)
-    called = []
-
-    def train(tensorboard, **options):
-        called.append(model.kernel.lengthscales.numpy())
-        model.b.assign(np.full(2, float(len(called))))
-        outcome = outcomes[len(called) - 1]
-        if outcome is None:
-            raise TrainingFailed("Try again.")
-        loss = 2.5 if outcome == "Ctrl-C" else outcome
-        return History({}, {"loss": [loss]}, [0], interrupted=outcome == "Ctrl-C")
-
-    history = explore_lengthscales(model, freed, train)
-    assert len(called) == calls and np.ptp(called[0]) == 0.0
-    np.testing.assert_allclose(model.b.numpy(), kept, rtol=1e-12)
-    np.testing.assert_allclose(model.kernel.lengthscales.numpy(), called[kept - 1], rtol=1e-12)
-    assert history.interrupted == ("Ctrl-C" in outcomes)
-    assert all(part[0] != called[0][0] for part in called[1:])
-
-
-def test_where_other_starts_cost_little(data):
-    X, Y = data
-    many, gap = np.linspace(0.0, 9.0, 501)[:, None], Y.copy()
-    gap[0, 0] = np.nan
-    kernel = kernels.SquaredExponential()
-    assert may_explore_lengthscales(CoolMTGP(data, kernel))
-    assert may_explore_lengthscales(CoolMTGP((many[:500], np.sin(many[:500])), kernel))
-    assert not may_explore_lengthscales(CoolMTGP((many, np.sin(many)), kernel))
-    assert not may_explore_lengthscales(CoolMTGP((X, gap), kernel))
-    assert not may_explore_lengthscales(SparseCoolMTGP(data, kernel, X[:5]))
+    assert ell.shape == (3,) and np.argmin(ell) == 0

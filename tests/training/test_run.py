@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 from gpflow_cool.callbacks import Callback, CallbackList, KerasView
 from gpflow_cool.training.model import Evaluation
-from gpflow_cool.training.run import History, Run, TrainingStopped
+from gpflow_cool.training.run import History, Run, TrainingStopped, joined
 
 
 class OneNumber(gpflow.base.Module):
@@ -46,7 +46,7 @@ def test_a_step_is_recorded_with_its_terms(run):
     assert history.history["gradient_norm"] == [5.0, 5.0]
     assert history.history["terms/first"] == [1.0, 1.0]
     assert history.history["terms/second"] == [-6.0, -3.0]
-    assert history.history["restart"] == [0.0, 0.0] and "round" not in history.history
+    assert "round" not in history.history
     assert run.last_logs["loss"] == 2.0
 
 
@@ -76,24 +76,27 @@ def test_after_forgetting_a_higher_loss_is_the_best(run):
 @pytest.mark.parametrize(
     "prefer_last, scores, best",
     [
-        (False, [(0, 1.0), (0, 3.0), (0, 2.0)], 1),
-        (False, [(0, 3.0), (1, 2.0), (1, np.nan)], 0),
-        (True, [(0, 3.0), (0, 2.0)], 1),
-        (True, [(0, 3.0), (1, 2.0), (1, 2.5)], 0),
-        (True, [(0, 1.0), (1, 2.0), (1, 1.5)], 2),
-        (False, [(0, np.nan)], 0),
+        (False, [1.0, 3.0, 2.0], 1),
+        (False, [3.0, 2.0, np.nan], 0),
+        (True, [3.0, 2.0], 1),
+        (False, [np.nan], 0),
     ],
 )
 def test_the_best_round_decides(run, prefer_last, scores, best):
-    """Rounds as (restart, score): without an evidence, the last of the best attempt counts."""
-    for number, (restart, score) in enumerate(scores):
-        run.restart = restart
+    """Without an evidence, losses do not compare, and the last round counts."""
+    for number, score in enumerate(scores):
         run.model.x.assign(number)
         run.keep_round_if_best(score, prefer_last=prefer_last)
     run.use_best_round()
     assert restored(run) == best
-    expected = -scores[best][1]
+    expected = -scores[best]
     assert_array_equal(run.best_loss, np.inf if np.isnan(expected) else expected)
+
+
+def test_a_step_knows_its_round(run):
+    for run.round in (0, 1):
+        run.record_step(evaluation(2.0))
+    assert run.history.history["round"] == [0.0, 1.0]
 
 
 def test_without_rounds_the_best_loss_stays(run):
@@ -119,3 +122,14 @@ def test_a_loss_that_is_not_finite_is_recorded_and_raised(run):
     with pytest.raises(FloatingPointError, match="the loss became nan"):
         run.record_step(evaluation(np.nan))
     assert len(run.history.epoch) == 1 and run.best_loss == np.inf
+
+
+def test_two_histories_are_joined_to_one():
+    first, second = (
+        History({"steps": n}, {"loss": [3.0, n], "seconds": [0.5, 1.0]}, [0, 1]) for n in (2, 1)
+    )
+    second.rounds, second.converged, second.message = [{"round": 0.0}], True, "done"
+    both = joined(first, second)
+    assert both.history == {"loss": [3.0, 2, 3.0, 1], "seconds": [0.5, 1.0, 1.5, 2.0]}
+    assert both.epoch == [0, 1, 2, 3] and both.params == {"steps": 1}
+    assert both.rounds == [{"round": 0.0}] and both.converged and both.message == "done"
