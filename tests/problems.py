@@ -15,7 +15,6 @@ from gpflow.utilities import parameter_dict
 from numpy.testing import assert_allclose
 
 LEARNINGS = ["hierarchical", "approximate"]
-ENGINES = ["spectral", "cholesky"]
 LAYOUTS = [(False, False), (True, False), (False, True), (True, True)]
 
 VARIANCE, LENGTHSCALE = 1.3, 1.5

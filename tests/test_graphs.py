@@ -10,7 +10,7 @@ from problems import LEARNINGS
 from tensorflow.python.autograph.core import ag_ctx
 
 from gpflow_cool import CoolMTGP, choose_inducing_points
-from gpflow_cool.chain.optimum import best_of_grams, profile_of_spectrum
+from gpflow_cool.chain.optimum import best_of_grams, profile_of_grams
 from gpflow_cool.graphs import compiled, shared_graph
 
 
@@ -92,7 +92,7 @@ def test_the_chain_is_traced_once_for_all_models(rng, learning):
         data = rng.normal(size=(N, 2)), rng.normal(size=(N, T))
         model = CoolMTGP(data, gpflow.kernels.SquaredExponential(), learning=learning)
         model.fit(steps=1, verbose=0)
-    for graph in (profile_of_spectrum(learning), best_of_grams(learning)):
+    for graph in (profile_of_grams(learning), best_of_grams(learning)):
         assert graph.experimental_get_tracing_count() == 1
 
 

@@ -23,6 +23,7 @@ from gpflow.base import AnyNDArray, TensorType
 
 from ..graphs import shared_graph
 from ..systems.spectrum import (
+    GRAMS,
     MATRIX,
     NUMBER,
     VECTOR,
@@ -142,10 +143,9 @@ def terms_at_best_noise(
     return log_likelihood_terms(quadratic, half_log_det, sigma2, num_rows), sigma2
 
 
-@check_shapes("places: [batch..., T]", "values: [batch..., J, T]", "return: [batch..., T]")
-def at_places(values: TensorType, places: TensorType, derivative: int = 0) -> tf.Tensor:
+@check_shapes("weights: [batch..., T, J]", "values: [batch..., J, T]", "return: [batch..., T]")
+def interpolated(weights: TensorType, values: TensorType) -> tf.Tensor:
     """Values on the grid, or their derivatives, at each task's own place."""
-    weights = interpolation_weights(places, derivative)
     return tf.einsum("...tj,...jt->...t", weights, values)
 
 
@@ -174,25 +174,34 @@ def slope_and_bend(values: GridValues, places: TensorType) -> tuple[tf.Tensor, t
     First and second derivative of the terms, :math:`-\tfrac{1}{2} q / \sigma^2 - \tfrac{N}{2} \log
     \sigma^2 - \tfrac{1}{2} \log |M|` with :math:`\sigma^2 = q / N` above the floor.
     """
-    log_q, log_q1, log_q2 = (at_places(values.log_quadratic, places, k) for k in range(3))
+    by = [interpolation_weights(places, derivative) for derivative in range(3)]
+    log_q, log_q1, log_q2 = (interpolated(weights, values.log_quadratic) for weights in by)
+    cost1, cost2 = (interpolated(weights, values.half_log_det) for weights in by[1:])
     floor = values.floor * values.num_rows
     ratio = tf.exp(log_q) / tf.maximum(tf.exp(log_q), floor)  # q / (N sigma2)
     at_floor = tf.cast(ratio < 1.0, tf.float64)
     half = 0.5 * values.num_rows * ratio
-    slope = -half * log_q1 - at_places(values.half_log_det, places, 1)
-    bend = -half * (log_q2 + at_floor * tf.square(log_q1)) - at_places(
-        values.half_log_det, places, 2
-    )
+    slope = -half * log_q1 - cost1
+    bend = -half * (log_q2 + at_floor * tf.square(log_q1)) - cost2
     return slope, bend
 
 
 def best_terms(values: GridValues) -> Optimum:
     """The largest term of every task, with the gradient at the ratio where it is largest."""
     place = tf.stop_gradient(best_places(values))
-    log_quadratic, half_log_det = (at_places(part, place) for part in values[:2])
+    weights = interpolation_weights(place)
+    log_quadratic, half_log_det = (interpolated(weights, part) for part in values[:2])
     rest = values.num_rows, values.floor
     terms, sigma2 = terms_at_best_noise(log_quadratic, half_log_det, *rest)
     return Optimum(terms, place, sigma2)
+
+
+@shared_graph(GRAMS, GRAMS, NUMBER, MATRIX)
+def best_terms_of_orders(
+    log_quadratic: tf.Tensor, half_log_det: tf.Tensor, num_rows: tf.Tensor, floor: tf.Tensor
+) -> Optimum:
+    """:func:`best_terms` for several orders of the tasks, as a graph for all models."""
+    return best_terms(GridValues(log_quadratic, half_log_det, num_rows, floor))
 
 
 class GramsOnGrid(NamedTuple):
@@ -247,10 +256,8 @@ def scaled_grams(gram: TensorType, log_det: TensorType, num_rows: TensorType) ->
 @functools.cache
 def best_of_grams(learning: str) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     """Best terms, ratios and noise variances of all tasks, [T] each, as a graph for all models."""
-    grams = tf.TensorSpec([len(RATIOS), None, None], tf.float64)
-    log_dets = tf.TensorSpec([len(RATIOS)], tf.float64)
 
-    @shared_graph(grams, log_dets, NUMBER, NUMBER, VECTOR)
+    @shared_graph(GRAMS, VECTOR, NUMBER, NUMBER, VECTOR)
     def best(
         gram: tf.Tensor,
         log_det: tf.Tensor,
@@ -289,54 +296,62 @@ def profiled_chain(
     return ProfiledChain(terms, ratio * sigma2 / variance_unit(system.spectrum), sigma2)
 
 
-class ProfileGradient(NamedTuple):
+class Profile(NamedTuple):
     """The chain at the best b and sigma2, and the gradient of the sum of its terms."""
 
     chain: ProfiledChain
-    inside: tf.Tensor  # [R, R], with respect to K in the eigenbasis
-    Yr: tf.Tensor  # [S R, T]
+    gram: tf.Tensor  # [J, T, T]
+    log_det: tf.Tensor  # [J]
     weight_variance: tf.Tensor  # []
 
 
 @functools.cache
-def profile_of_spectrum(learning: str) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """The parts of a :class:`ProfileGradient`, as a graph for all models."""
+def profile_of_grams(learning: str) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """:func:`best_of_grams` and the gradient of the terms' sum, as a graph for all models."""
 
-    @shared_graph(VECTOR, MATRIX, MATRIX, NUMBER, NUMBER, VECTOR)
+    @shared_graph(GRAMS, VECTOR, NUMBER, NUMBER, VECTOR)
     def profile(
-        lam: tf.Tensor,
-        Yr: tf.Tensor,
-        G0: tf.Tensor,
+        gram: tf.Tensor,
+        log_det: tf.Tensor,
         num_rows: tf.Tensor,
         weight_variance: tf.Tensor,
         floor: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
-        spectrum = Spectrum(lam, Yr, G0, num_rows)
-        r = ratios_on_grid(spectrum)
-        gram, log_det = spectrum.gram(r), spectrum.log_det(r)
+        sources = [gram, log_det, weight_variance]
         with tf.GradientTape() as tape:
-            tape.watch([gram, log_det, weight_variance])
-            terms, ratio, sigma2 = best_of_grams(learning)(
-                gram, log_det, num_rows, weight_variance, floor
-            )
-            total = tf.reduce_sum(terms)
-        by = tape.gradient(total, [gram, log_det, weight_variance])
-        parts = rotated_gradient(r, by[0], by[1], lam, Yr)
-        b = ratio * sigma2 / variance_unit(spectrum)
-        return terms, b, sigma2, inside_gradient(*parts[:3]), parts[3], by[2]
+            tape.watch(sources)
+            found = best_of_grams(learning)(gram, log_det, num_rows, weight_variance, floor)
+            total = tf.reduce_sum(found[0])
+        return *found, *tape.gradient(total, sources)
 
     return profile
 
 
-def profile_gradient(
-    spectrum: Spectrum, weight_variance: TensorType, floor: TensorType, learning: str
-) -> ProfileGradient:
+class SpectrumProfile:
     """
-    :func:`profiled_chain` of an exact kernel matrix with its gradient, by one graph that all models
-    share: a fit then traces the kernel alone.
+    :func:`profiled_chain` of an exact kernel matrix, for any lambda, and its gradient in the
+    eigenbasis. All models share its graphs: a fit then traces the kernel at most.
     """
-    lam, Yr, G0, num_rows = spectrum[:4]
-    terms, b, sigma2, *by = profile_of_spectrum(learning)(
-        lam, Yr, G0, num_rows, tf.cast(weight_variance, tf.float64), floor
-    )
-    return ProfileGradient(ProfiledChain(terms, b, sigma2), *by)
+
+    def __init__(self, spectrum: Spectrum, floor: TensorType, learning: str) -> None:
+        self.spectrum, self.floor, self.learning = spectrum, floor, learning
+        self.ratios = ratios_on_grid(spectrum)
+        self.gram, self.log_det = spectrum.gram(self.ratios), spectrum.log_det(self.ratios)
+
+    def __call__(self, weight_variance: TensorType) -> Profile:
+        """The chain at a lambda."""
+        terms, ratio, sigma2, *by = profile_of_grams(self.learning)(
+            self.gram,
+            self.log_det,
+            self.spectrum.num_rows,
+            tf.cast(weight_variance, tf.float64),
+            self.floor,
+        )
+        b = ratio * sigma2 / variance_unit(self.spectrum)
+        return Profile(ProfiledChain(terms, b, sigma2), *by)
+
+    def gradient(self, profile: Profile) -> tuple[tf.Tensor, tf.Tensor]:
+        """With respect to K in the eigenbasis, [R, R], and to the rotated targets, [S R, T]."""
+        lam, Yr = self.spectrum[:2]
+        parts = rotated_gradient(self.ratios, profile.gram, profile.log_det, lam, Yr)
+        return inside_gradient(*parts[:3]), parts[3]

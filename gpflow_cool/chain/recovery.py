@@ -30,7 +30,7 @@ from ..systems.spectrum import EPSILON, MAX_NUMBERS, Spectrum, System
 from .optimum import (
     RATIOS,
     GramsOnGrid,
-    best_terms,
+    best_terms_of_orders,
     grid_values,
     ratios_at,
     ratios_on_grid,
@@ -401,7 +401,7 @@ def matrices_of_orders(
         tf.gather(floor, orders) / tf.square(scales),
         learning,
     )
-    best = best_terms(values)
+    best = best_terms_of_orders(*values)
     sigma2, unit = best.sigma2, variance_unit(spectrum)
     b = ratios_at(best.place) / unit * sigma2
     nodes = tf.cast(tf.round(best.place), tf.int64)  # [O, T]

@@ -186,7 +186,7 @@ def check_several(groups: Sequence[Any], option: str, what: str) -> None:
 
 def check_scored(found: TrainingTable) -> None:
     """Raise if a target never changes, so that no error can be relative to its spread."""
-    from ..checks import is_constant
+    from ..variation import is_constant
 
     for name, y in zip(found.targets, found.Y.T, strict=True):
         known = y[y == y]

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import is_constant
 from ..table import costs
 from ..table.cells import read_cells
 from ..table.encoding import Encoding, learn_encoding
 from ..table.files import FileTable, TableError, check_names, did_you_mean, read_table
 from ..table.sentinels import sentinel_lines
+from ..variation import is_constant
 from .console import Training, note
 
 PATTERN_SIGNS = "*?["

@@ -5,7 +5,7 @@ import tensorflow as tf
 from gpflow.base import AnyNDArray, RegressionData
 
 from .. import checks
-from ..checks import check_ranges
+from ..variation import check_ranges
 
 
 class Completions(tf.__internal__.tracking.AutoTrackable):

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from gpflow.base import AnyNDArray
 
-from ..checks import check_ranges, is_constant
+from ..variation import check_ranges, is_constant
 from .rows import Rows, sum_over_replicas
 
 

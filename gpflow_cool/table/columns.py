@@ -17,7 +17,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray
 
 from .. import checks
-from ..checks import is_constant
+from ..variation import is_constant
 
 # Standardised columns -----------------------------------------------------------------------------
 

@@ -18,13 +18,13 @@ from tqdm.auto import tqdm
 
 from .. import checks
 from ..callbacks import in_notebook
-from ..checks import is_constant
 from ..models.sparse import SparseCoolMTGP
 from ..systems import DEFAULT_POINTS
 from ..systems.features import choose_inducing_points
 from ..systems.rows import Chunk, Rows
 from ..systems.summary import Moments, Sample
 from ..training.remarks import warn_of_remarks
+from ..variation import is_constant
 from .choices import Training, choose_model, seed_of_fit, train_model, with_input_names
 from .columns import Scaling, TargetForm
 from .files import TableError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gpflow.base import AnyNDArray
 
-from ..checks import is_constant
+from ..variation import is_constant
 from .columns import in_blocks
 from .encoding import Coding
 from .learned import codings_of, columns_of_inputs

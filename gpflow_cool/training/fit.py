@@ -199,10 +199,10 @@ def train_from_best_start(
         if not run.variables and optimizer.prepare is None:
             run.record_step(optimizer.evaluate())
             return Outcome(True, "nothing to do: no parameter is trainable")
-        if optimizer.trains_kernel:
+        if optimizer.value is not None:
             rng = np.random.default_rng(seed)
             starts = starting_values(run.model, restarts, rng)
-            choose_start(run.model, lambda: optimizer.evaluate().loss, starts)
+            choose_start(run.model, optimizer.value, starts)
         return optimizer.minimise(run, steps, optimizer.evaluate)
     except TrainingStopped as stop:
         return Outcome(False, str(stop))

@@ -14,14 +14,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 from gpflow import Parameter
-from gpflow.base import PriorOn
+from gpflow.base import AnyNDArray, PriorOn
 
-from ..chain.optimum import ProfileGradient, profile_gradient, profiled_chain
+from ..chain.optimum import Profile, SpectrumProfile, profiled_chain
 from ..chain.terms import conditional_log_likelihoods
+from ..gaussian import LOG_2PI
 from ..graphs import compiled
 from ..systems.eigen import exact_spectrum, from_eigenbasis_both, targets_gradient
 from ..systems.products import decompose
-from ..systems.spectrum import Spectrum
 from ..systems.statistics import FeatureSystem, Statistics
 from ..systems.streaming import RowSums, row_weights, variance_gradient
 from .model import Evaluation, Loss, TrainableChain, TrainableModel
@@ -29,6 +29,10 @@ from .vector import assign, has_logarithm
 
 SMALL_GAIN = 1e-4
 """lambda is solved for until another step would gain less than this many nats."""
+
+EAGER = 12
+"""Evaluations of the kernel before it is traced, which takes as long as eight to twenty of them do
+with three kernels and 40 rows."""
 
 LONGEST_STEP, MOST_STEPS = 2.0, 12
 """Of log lambda; after this many the last slope has to do."""
@@ -96,10 +100,11 @@ class ChainTerms:
 
 class ProfiledLoss(Loss):
     """
-    The loss of a kernel matrix with b, sigma2 and, if it has its own prior, lambda solved for.
+    The loss of a kernel matrix with b, sigma2 and, if its prior is log-normal, lambda solved for.
 
     Some ten evaluations are a fit, and tracing takes longer than these where rows are few. So the
-    chain with its gradient is a graph that all models share, and only the kernel is traced.
+    chain with its gradient is a graph that all models share, and the kernel is a graph only where
+    there are many evaluations.
     """
 
     def __init__(self, model: TrainableChain) -> None:
@@ -111,74 +116,119 @@ class ProfiledLoss(Loss):
             p for p in self.chain.parameters if p is not self.weight_variance or not self.prior
         ]
         self.variables = [p.unconstrained_variable for p in self.parameters]
+        self.with_prior = [p for p in self.parameters if p.prior is not None]
+        self.last: float | None = None
         self.bend = -1.0
+        self.num_evaluations = 0
+        self.kept: Decomposition | None = None
+
+    def value(self) -> float:
+        """The loss alone; what is factorised for the lowest one is kept for :meth:`evaluate`."""
+        inputs = self._inputs()
+        found = self._decompose(inputs.K)
+        profile = SpectrumProfile(
+            exact_spectrum(found.lam, found.U, inputs.Y), self.chain.floor, self.model.learning
+        )
+        loss = self._solve(profile, inputs)[1]
+        if self.kept is None or loss < self.kept.loss:
+            self.kept = found._replace(loss=loss)
+        return loss
 
     def evaluate(self) -> Evaluation:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self.variables)
-            K, Y, weight_variance, prior = inputs = self._inputs()
-        lam, U = decompose(K)
-        spectrum = exact_spectrum(lam, U, Y)
-        before = np.log(float(weight_variance))
-        found, after = self.best_gradient(spectrum, before)
-        self.chain.assign(tf.stack([found.chain.b, found.chain.sigma2]))
+            inputs = self._inputs()
+        _, _, lam, U = self._decompose(inputs.K)
+        self.kept = None
+        spectrum = exact_spectrum(lam, U, inputs.Y)
+        profile = SpectrumProfile(spectrum, self.chain.floor, self.model.learning)
+        found, loss = self._solve(profile, inputs)
+        inside, by_Yr = profile.gradient(found)
         by_inputs = [
-            -from_eigenbasis_both(U, found.inside, K.dtype),
-            -targets_gradient(found.Yr, U, Y),
-            -tf.cast(found.weight_variance, K.dtype),
-            -tf.ones_like(prior),
+            -from_eigenbasis_both(U, inside, inputs.K.dtype),
+            -targets_gradient(by_Yr, U, inputs.Y),
+            -tf.cast(found.weight_variance, inputs.K.dtype),
+            -tf.ones_like(inputs.log_prior),
         ]
         gradients = tape.gradient(
-            inputs, self.variables, output_gradients=by_inputs, unconnected_gradients="zero"
+            list(inputs), self.variables, output_gradients=by_inputs, unconnected_gradients="zero"
         )
-        terms = found.chain.terms.numpy()
-        loss = -(float(np.sum(terms)) + float(prior))
-        if self.prior:
-            loss += self.prior.loss(after) - self.prior.loss(before)
-        return Evaluation(loss, [tf.convert_to_tensor(g).numpy() for g in gradients], terms)
+        gradients = [tf.convert_to_tensor(g).numpy() for g in gradients]
+        return Evaluation(loss, gradients, found.chain.terms.numpy())
 
-    def best_gradient(self, spectrum: Spectrum, u: float) -> tuple[ProfileGradient, float]:
+    def _decompose(self, K: tf.Tensor) -> "Decomposition":
+        """The eigenvectors of the kernel matrix; those that are kept, if it is the same."""
+        at = [variable.numpy() for variable in self.variables]
+        if self.kept is not None and all(map(np.array_equal, at, self.kept.variables)):
+            return self.kept
+        return Decomposition(np.inf, at, *decompose(K))
+
+    def _solve(self, profile: SpectrumProfile, inputs: "LossInputs") -> tuple[Profile, float]:
         """
-        The chain, its gradient, and log lambda; the best one, which it sets, if that is solved for.
+        The chain at the best b, sigma2 and lambda, which it sets, and the loss.
 
-        Newton's method, with the second derivative from the last two slopes.
-
-        :param u: The present log lambda.
+        lambda by Newton's method, with the second derivative from the last two slopes.
         """
-        found, slope = self.slope(spectrum, u)
+        u = self.last if self.last is not None else np.log(float(inputs.weight_variance))
+        found, slope = self._slope(profile, u)
         for _ in range(MOST_STEPS if self.prior else 0):
             if 0.5 * slope**2 / -self.bend < SMALL_GAIN:
                 break
             step = float(np.clip(-slope / self.bend, -LONGEST_STEP, LONGEST_STEP))
-            found, after = self.slope(spectrum, u + step)
+            found, after = self._slope(profile, u + step)
             if (after - slope) / step < 0.0:
                 self.bend = (after - slope) / step
             u, slope = u + step, after
+        self.chain.assign(tf.stack([found.chain.b, found.chain.sigma2]))
+        loss = -(float(tf.reduce_sum(found.chain.terms)) + float(inputs.log_prior))
         if self.prior:
+            self.last = u
             self.weight_variance.unconstrained_variable.assign(u)  # its logarithm
-        return found, u
+            loss += self.prior.loss(u)
+        return found, loss
 
-    def slope(self, spectrum: Spectrum, u: float) -> tuple[ProfileGradient, float]:
+    def _slope(self, profile: SpectrumProfile, u: float) -> tuple[Profile, float]:
         """The chain at a log lambda, and the derivative of its log posterior by that."""
-        found = profile_gradient(spectrum, np.exp(u), self.chain.floor, self.model.learning)
+        found = profile(np.exp(u))
         prior = self.prior.slope(u) if self.prior else 0.0
         return found, float(found.weight_variance) * np.exp(u) - prior
 
+    def _inputs(self) -> "LossInputs":
+        """What the loss depends on."""
+        self.num_evaluations += 1
+        compute = self._compute_inputs
+        return LossInputs(*(compute() if self.num_evaluations <= EAGER else self._graph()))
+
+    def _compute_inputs(self) -> list[tf.Tensor]:
+        parts = (
+            self.model.kernel_matrix(),
+            self.model.centred_completions(),
+            self.weight_variance,
+            sum((p.log_prior_density() for p in self.with_prior), tf.zeros([], tf.float64)),
+        )
+        return [tf.convert_to_tensor(part) for part in parts]
+
     @cached_property
-    def _inputs(self) -> Callable[..., Any]:
-        """What the loss depends on: kernel matrix, targets, lambda, log prior."""
-        model = self.model
+    def _graph(self) -> Callable[..., Any]:
+        return compiled_if_possible(self._compute_inputs)
 
-        def inputs() -> list[tf.Tensor]:
-            parts = (
-                model.kernel_matrix(),
-                model.centred_completions(),
-                model.weight_variance,
-                model.log_prior_density(),
-            )
-            return [tf.convert_to_tensor(part) for part in parts]
 
-        return compiled_if_possible(inputs)
+class LossInputs(NamedTuple):
+    """What a profiled loss depends on."""
+
+    K: tf.Tensor
+    Y: tf.Tensor
+    weight_variance: tf.Tensor
+    log_prior: tf.Tensor
+
+
+class Decomposition(NamedTuple):
+    """The eigenvectors of a kernel matrix, and for which parameters and loss they were needed."""
+
+    loss: float
+    variables: list[AnyNDArray]
+    lam: tf.Tensor
+    U: tf.Tensor
 
 
 class LogNormal(NamedTuple):
@@ -188,8 +238,9 @@ class LogNormal(NamedTuple):
     scale: float
 
     def loss(self, u: float) -> float:
-        r""":math:`(u - m)^2 / 2 s^2 + u`, up to a constant."""
-        return 0.5 * (u - self.loc) ** 2 / self.scale**2 + u
+        r""":math:`(u - m)^2 / 2 s^2 + u + \log(s \sqrt{2 \pi})`."""
+        constant = np.log(self.scale) + 0.5 * LOG_2PI
+        return 0.5 * (u - self.loc) ** 2 / self.scale**2 + u + constant
 
     def slope(self, u: float) -> float:
         """Derivative of the loss by u."""

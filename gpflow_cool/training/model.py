@@ -39,6 +39,10 @@ class Loss(abc.ABC):
     def evaluate(self) -> Evaluation:
         """Loss, gradients and terms; it may set parameters that it solves for."""
 
+    def value(self) -> float:
+        """The loss alone, which may take less time."""
+        return self.evaluate().loss
+
 
 class ExpectationMaximisation(abc.ABC):
     """Expectation maximisation of a model's parameters."""

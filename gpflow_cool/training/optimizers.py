@@ -29,8 +29,9 @@ class Optimizer(NamedTuple):
     name: str
     evaluate: Evaluate
     minimise: Callable[[Run, int, Evaluate], Outcome]
+    value: Callable[[], float] | None = None
+    """The loss alone, by which starts compare; None where the kernel is not trained."""
     keras_optimizer: Any = None
-    trains_kernel: bool = True
     prepare: Callable[[], None] | None = None
     """What to do before training."""
 
@@ -44,10 +45,11 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
             vector = ParameterVector(loss.parameters, logarithms=True)
             solves = len(loss.parameters) < len(model.trainable_parameters)
             name = "profile" if solves else "scipy"
-            return Optimizer(name, loss.evaluate, partial(lbfgs, vector, FIRST_STEP[name]))
+            minimise = partial(lbfgs, vector, FIRST_STEP[name])
+            return Optimizer(name, loss.evaluate, minimise, loss.value)
         if optimizer == "em":
             em = model.expectation_maximisation()
-            return Optimizer("em", em.evaluate, partial(minimise_em, em), trains_kernel=False)
+            return Optimizer("em", em.evaluate, partial(minimise_em, em))
         optimizer = tf_keras.optimizers.Adam(ADAM_RATE)
     known = (
         f"Pass one of {', '.join(map(repr, OPTIMIZERS))}, a gpflow.optimizers.Scipy, or a Keras"
@@ -58,13 +60,15 @@ def resolve_optimizer(model: TrainableModel, optimizer: Any) -> Optimizer:
             "NaturalGradient is for variational distributions (q_mu, q_sqrt), which this model does"
             f" not have. {known}"
         )
-    evaluate = loss_of(model, profile=False).evaluate
+    loss = loss_of(model, profile=False)
     if isinstance(optimizer, gpflow.optimizers.Scipy):
-        return Optimizer("scipy", evaluate, partial(minimise_gpflow, optimizer))
+        minimise = partial(minimise_gpflow, optimizer)
+        return Optimizer("scipy", loss.evaluate, minimise, loss.value)
     if hasattr(optimizer, "apply_gradients") and not isinstance(optimizer, type):
         name = type(optimizer).__name__.lower()
         keras_steps = KerasSteps(optimizer, model.trainable_variables)
-        return Optimizer(name, evaluate, partial(minimise_keras, keras_steps), optimizer)
+        minimise = partial(minimise_keras, keras_steps)
+        return Optimizer(name, loss.evaluate, minimise, loss.value, optimizer)
     raise ValueError(f"optimizer={optimizer!r} is not known. {known}")
 
 

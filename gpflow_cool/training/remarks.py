@@ -10,8 +10,8 @@ from gpflow.base import AnyNDArray
 from gpflow.kernels import White
 
 from ..chain.starting import mean_kernel_diagonal
-from ..checks import is_constant
 from ..systems.summary import SAMPLE_ROWS
+from ..variation import is_constant
 from .model import TrainableChain, TrainableModel
 from .vector import constrained, lower_bound
 

@@ -127,7 +127,7 @@ def start_at_best(model: TrainableModel) -> None:
     """Set the parameters to where a fit would start."""
     loss = loss_of(model, profile=True)
     starts = starting_values(model, 0, np.random.default_rng(0))
-    choose_start(model, lambda: loss.evaluate().loss, starts)
+    choose_start(model, loss.value, starts)
 
 
 def assign_all(parameters: list[Parameter], values: list[AnyNDArray]) -> None:

@@ -92,8 +92,9 @@ def test_starting_values_that_are_no_numbers(X, Y, name):
 @pytest.mark.parametrize("value", [0, -1.0, np.nan, np.inf, [1.0, 2.0], "auto", True])
 def test_the_weights_prior_variance_is_one_positive_number(X, Y, value):
     text = (
-        f"weight_variance={value!r} must be one positive number: the prior variance of the weights"
-        " between tasks, relative to the noise. By default it starts at 1."
+        f"weight_variance={value!r} must be one number of at least 1e-08: the prior variance of the"
+        " weights between tasks, relative to the noise. By default it starts at 1; 1e-08 is as good"
+        " as no weights."
     )
     refused(exactly(text), (X, Y), weight_variance=value)
 

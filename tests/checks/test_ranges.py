@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpflow_cool.checks import check_ranges, is_constant
+from gpflow_cool.variation import check_ranges, is_constant
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e9])

@@ -60,7 +60,7 @@ def parameters(model):
 
 @pytest.mark.parametrize("learning", ["hierarchical", "approximate"])
 def test_objective_with_little_noise(problem, learning):
-    """Seven digits are left."""
+    """Six digits are left: a ratio of 1e9 times the rounding of eigenvalues that are zero."""
     model = CoolMTGP(
         (problem.X, problem.Y),
         problem.gpflow_kernel(),
@@ -71,7 +71,7 @@ def test_objective_with_little_noise(problem, learning):
     expected = judge.objective(
         problem.matrix(), judge.exact(problem.Y), *parameters(model), learning
     )
-    assert_allclose(model.maximum_log_likelihood_objective(), float(expected), rtol=1e-7)
+    assert_allclose(model.maximum_log_likelihood_objective(), float(expected), rtol=1e-6)
 
 
 def test_evidence_with_little_noise(problem):
@@ -88,7 +88,7 @@ def test_evidence_with_little_noise(problem):
         model.task_covariance().numpy(),
         model.noise_covariance().numpy(),
     )
-    assert_allclose(model.log_marginal_likelihood(), float(expected), rtol=1e-7)
+    assert_allclose(model.log_marginal_likelihood(), float(expected), rtol=1e-6)
 
 
 def test_bound_with_little_noise(problem):
