@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpflow_cool"
 
 ORDER = """
-checks linalg graphs metrics
+checks linalg graphs metrics variation
 gaussian
 kernels
 systems

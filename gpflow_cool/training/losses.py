@@ -27,8 +27,9 @@ from ..systems.streaming import RowSums, row_weights, variance_gradient
 from .model import Evaluation, Loss, TrainableChain, TrainableModel
 from .vector import assign, has_logarithm
 
-SMALL_GAIN = 1e-4
-"""lambda is solved for until another step would gain less than this many nats."""
+SMALL_GAIN = 1e-6
+"""Nats per target: lambda is solved for until another step would gain less. Fits of 40 x 2 to 200 x
+400 targets ended within .001 nats of those with 1e-4 nats in all, after a fifth fewer steps."""
 
 EAGER = 12
 """Evaluations of the kernel before it is traced, which takes as long as eight to twenty of them do
@@ -171,8 +172,9 @@ class ProfiledLoss(Loss):
         """
         u = self.last if self.last is not None else np.log(float(inputs.weight_variance))
         found, slope = self._slope(profile, u)
+        small = SMALL_GAIN * float(tf.size(inputs.Y))
         for _ in range(MOST_STEPS if self.prior else 0):
-            if 0.5 * slope**2 / -self.bend < SMALL_GAIN:
+            if 0.5 * slope**2 / -self.bend < small:
                 break
             step = float(np.clip(-slope / self.bend, -LONGEST_STEP, LONGEST_STEP))
             found, after = self._slope(profile, u + step)
