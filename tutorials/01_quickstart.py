@@ -34,9 +34,10 @@ for name, parameter in gpflow.utilities.parameter_dict(model).items():
     print(f"{name:21s} {np.round(parameter.numpy(), 3)} {trained}")
 
 # %% [markdown]
-# The model has learnt two parameters per task, `b` and `sigma2`, and one lengthscale. The kernel's
-# variance is not trained: `b` multiplies it, so one of the two must be fixed. As with any GPflow
-# model, `gpflow.utilities.print_summary(model)` tells more.
+# The model has learnt two parameters per task, `b` and `sigma2`, one lengthscale, and how large the
+# weights between tasks may be (`weight_variance`). The kernel's variance is not trained: `b`
+# multiplies it, so one of the two must be fixed. As with any GPflow model,
+# `gpflow.utilities.print_summary(model)` tells more.
 #
 # ## What it learnt
 # The model is $\mathrm{vec}(Y) \sim N(0, C \otimes K + \Sigma \otimes I)$. It recovers the

@@ -85,8 +85,8 @@ print(f"never trained again: {never.mean():.2f} nats per row")
 print(f"trained every 25 rows: {sometimes.mean():.2f} nats per row")
 
 # %% [markdown]
-# Until the waves change, both do the same. Right after the change neither knows better. Later,
-# training now and then pays.
+# Until the waves change, both do the same. Right after the change both get worse, and training
+# again does not help yet. Later, training now and then pays.
 
 # %%
 window = np.ones(15) / 15

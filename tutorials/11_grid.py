@@ -149,14 +149,17 @@ assert 0.85 < inside.mean() <= 1.0
 # %% [markdown]
 # ## A new time step
 # A new month for all places extends one axis. Train on from the present parameters: start the new
-# model from the old kernel, `b` and `sigma2`.
+# model from the old kernel and `weight_variance`. `fit` solves for `b` and `sigma2` anyway.
 
 # %%
 old = CoolMTGP((X[X[:, 2] < MONTHS - 1], Y[X[:, 2] < MONTHS - 1]), kernel(), engine="grid")
 first = old.fit(verbose=0)
 new = CoolMTGP(
-    (X, Y), gpflow.utilities.deepcopy(old.kernel), b=old.b, sigma2=old.sigma2, engine="grid"
+    (X, Y),
+    gpflow.utilities.deepcopy(old.kernel),
+    weight_variance=old.weight_variance.numpy(),
+    engine="grid",
 )
 second = new.fit(verbose=0)
 print("steps from scratch:", len(first.epoch), " steps with a month more:", len(second.epoch))
-assert len(second.epoch) <= len(first.epoch)
+assert len(second.epoch) <= (1.0 if SMALL else 0.7) * len(first.epoch)

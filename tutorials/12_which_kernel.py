@@ -36,7 +36,8 @@ print(textwrap.fill("inputs: " + ", ".join(X.columns), 90))
 # %% [markdown]
 # ## Which kernel?
 # `CoolMTGPRegressor()` fits eight kernels with one lengthscale each, and predicts every row from
-# all the others. This is leave-one-out, in closed form: no model is trained twice.
+# all the others. This is leave-one-out, in closed form: no model is trained again for it. Two of
+# the kernels then get one lengthscale per input, and stand in the same table.
 
 
 # %%
@@ -65,12 +66,15 @@ plt.show()
 # kernel wins.
 #
 # ## Which inputs matter?
-# The kernel that was taken then gets one lengthscale per input,
+# The kernel that was taken and the next best one then get one lengthscale per input,
 #
 # $$ \log l_d \sim N(\log l_0, \tau^2), \qquad \tau = 1, $$
 #
 # pulled towards the common one $l_0$. An input about which the data say nothing keeps it, one that
-# does not matter gets a longer one. `relevance_` is the part of the variance of the predictions
+# does not matter gets a longer one. These lengthscales are kept if the data decide them more than
+# the prior does, and if they predict rows that are left out better.
+#
+# `relevance_` is the part of the variance of the predictions
 # that moves if this input alone is exchanged with that of another wine. It is small for the random
 # columns, though not zero: 130 wines cannot rule out that they matter a little.
 
@@ -104,8 +108,10 @@ print(kernels_of(patients))
 print(patients.relevance_.round(2).to_string())
 
 # %% [markdown]
-# All kernels are nearly equal, and the simplest is taken. It has no lengthscales, and still the
-# body mass index matters most: relevance is a property of the predictions.
+# All kernels are nearly equal by leave-one-out, and the score takes one with a linear part. Where a
+# squared exponential kernel is added to it, the lengthscale may become so short that it is one more
+# noise, and the function is a plane all the same. The body mass index matters most, although a
+# plane has no lengthscales: relevance is a property of the predictions.
 #
 # To see what the *whole procedure* is worth, the choice included, let `gpflow-cool evaluate` or
 # scikit-learn's `cross_validate` make it anew in every fold: scores of the kernel that has won are
@@ -114,8 +120,8 @@ print(patients.relevance_.round(2).to_string())
 # ## What we claim
 # The three most relevant inputs of the wines matter more than any random column, the first of them
 # ten times as much. Wines that were held out are predicted better than with the kernel that one
-# would have typed. For the patients, a plane is enough, and
-# the body mass index matters most.
+# would have typed. For the patients a kernel with a linear part is taken, and the body mass index
+# matters most.
 
 # %%
 relevance = wines.relevance_.sort_values(ascending=False)
@@ -123,5 +129,5 @@ assert relevance.iloc[2] > relevance[noise].max()
 assert relevance.iloc[0] > 10.0 * relevance[noise].max()
 assert wines.log_density(*held_out).mean() > plain.log_density(*held_out).mean()
 assert "per input" in wines.kernel_choice_.chosen
-assert patients.kernel_choice_.chosen == "linear"
+assert "linear" in patients.kernel_choice_.chosen
 assert patients.relevance_.idxmax() == "bmi"

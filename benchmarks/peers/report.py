@@ -57,10 +57,10 @@ How it is measured:
   measured.
 * A fit that takes longer than the time limit is a failure.
 
-Ours: `cool-hierarchical` is `CoolMTGP` with its defaults. `cool-averaged` averages it over 8 orders
-of the tasks; its time includes the averaging. `cool-auto` is `CoolMTGPRegressor` with its defaults,
-as on the command line: it chooses a kernel, frees lengthscales where the data decide them, and
-averages over orders. Its predictions have bars, its time has none.
+Ours: `cool-hierarchical` is `CoolMTGP` with `learning="hierarchical"`. `cool-averaged` averages it
+over 8 orders of the tasks; its time includes the averaging. `cool-auto` is `CoolMTGPRegressor` with
+its defaults, as on the command line: it chooses a kernel, frees lengthscales where the data decide
+them, and refines C and Sigma. Its predictions have bars, its time has none.
 
 Peers:
 

@@ -20,7 +20,7 @@ from check_shapes import check_shapes
 from gpflow.base import AnyNDArray, TensorType
 
 from ..gaussian import LOG_2PI
-from ..systems.eigen import EigenSystem
+from ..systems.eigen import EigenSystem, ThinSystem
 from .terms import Chain, inverse_factor, own_systems, target_scales
 
 
@@ -41,7 +41,9 @@ def left_out_log_densities(Q: TensorType, residual: TensorType, sigma2: TensorTy
 
 
 @check_shapes("return: [G]")
-def leave_rows_out(system: EigenSystem, chain: Chain, groups: list[AnyNDArray]) -> tf.Tensor:
+def leave_rows_out(
+    system: EigenSystem | ThinSystem, chain: Chain, groups: list[AnyNDArray]
+) -> tf.Tensor:
     """
     Log density of each group of rows given all the other rows, joint over rows and tasks.
 
@@ -55,11 +57,10 @@ def leave_rows_out(system: EigenSystem, chain: Chain, groups: list[AnyNDArray]) 
             ratio, variance = chain.ratios[t], chain.weight_variances[t]
             d = spectrum.shrinkage(ratio[None])[0]  # [R]
             inverse = inverses[place, : t + 1, : t + 1]
-            targets = spectrum.Yr[:, : t + 1] / scales[: t + 1]
+            solved = system.solved_targets(d)[:, : t + 1] / scales[: t + 1]
             # Row k of L^-1 takes the targets to a column of M^-1's low-rank part, the last one to
             # M^-1 y_t over L_tt.
-            inside = d[:, None] * tf.matmul(targets, inverse, transpose_b=True)
-            rows = system.from_eigenbasis(inside)  # [N, t + 1]
+            rows = tf.matmul(solved, inverse, transpose_b=True)  # [N, t + 1]
             residual = rows[:, t] / inverse[t, t]
             explained = tf.sqrt(variance) * rows[:, :t]
             noise = chain.sigma2[t] / tf.square(scales[t])

@@ -83,7 +83,6 @@ def check_offsets(
     mean_square: AnyNDArray,
     *,
     constant_left: float = 1.0,
-    stacklevel: int = 3,
 ) -> None:
     """
     Warn if a task that is not constant is far from zero, compared with its deviation.
@@ -106,7 +105,7 @@ def check_offsets(
     if offsets[task] * constant_left > LARGEST_OFFSET:
         raise ValueError(text.format("how they vary would be lost beside that"))
     reason = "C, Sigma and predictions far from the data follow the offset, not how they vary"
-    warnings.warn(text.format(reason), stacklevel=stacklevel)
+    warnings.warn(text.format(reason), stacklevel=3)
 
 
 class NoiseFloor(tfp.bijectors.Shift):
@@ -198,12 +197,11 @@ def half_median_distance(X: AnyNDArray, seed: int = 0, metric: str = "euclidean"
     return 0.5 * float(np.median(distances)) if len(distances) else 1.0
 
 
-def warn_of_scales(scales: AnyNDArray, *, stacklevel: int = 3) -> None:
+def warn_of_scales(scales: AnyNDArray) -> None:
     """
     Warn if the scales of the targets are far apart.
 
     :param scales: [T], the tasks' variances.
-    :param stacklevel: Which caller the warning points to, as for `warnings.warn`.
     """
     ratio = float(np.sqrt(scales.max() / scales.min()))
     if ratio > MAX_SCALE_RATIO:
@@ -211,7 +209,7 @@ def warn_of_scales(scales: AnyNDArray, *, stacklevel: int = 3) -> None:
             f"The standard deviations of the targets differ by a factor of {ratio:.3g}. The model"
             " assumes comparable scales, in the prior of the weights between tasks and in starting"
             " values and bounds of the covariances: standardise Y.",
-            stacklevel=stacklevel,
+            stacklevel=3,
         )
 
 

@@ -55,16 +55,6 @@ class Chain(NamedTuple):
         """[T], b / sigma2."""
         return self.b / self.sigma2
 
-    def unit_scales(self, squares: TensorType) -> tf.Tensor:
-        """
-        [T], what the targets are divided by.
-
-        :param squares: [T], sums of the squared targets over the number of rows.
-        """
-        if self.weight_variance is None:
-            return tf.ones_like(self.sigma2)
-        return root_or_one(squares)
-
     @property
     def weight_variances(self) -> tf.Tensor:
         """[T], lambda of each task."""
@@ -176,7 +166,7 @@ def target_scales(system: System, chain: Chain) -> tf.Tensor:
     if chain.weight_variance is None:
         return tf.ones_like(chain.sigma2)
     products, _ = system(tf.zeros([1], tf.float64))
-    return chain.unit_scales(tf.linalg.diag_part(products[0]) / system.spectrum.num_rows)
+    return root_or_one(tf.linalg.diag_part(products[0]) / system.spectrum.num_rows)
 
 
 @check_shapes("return: [T]")

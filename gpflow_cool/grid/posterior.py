@@ -19,7 +19,7 @@ from ..graphs import unconverted
 from ..joint.conditioning import CHUNK, map_batch, some_at_a_time
 from ..joint.kronecker import JointSolution
 from ..joint.posteriors import CompleteDataPosterior
-from ..systems.products import KroneckerVectors, take
+from ..systems.products import KroneckerVectors
 from .kernels import KernelOnGrid
 
 
@@ -76,7 +76,7 @@ class GridPosterior(CompleteDataPosterior):
         """Means of the tasks, and how much of the rotated tasks' variances the data explains."""
         U = solution.U
         assert isinstance(U, KroneckerVectors)
-        alpha, gain = take(solution.alpha, U.rows), variance_gain(solution)
+        alpha, gain = tf.gather(solution.alpha, U.rows), variance_gain(solution)
 
         def both(X: tf.Tensor) -> tf.Tensor:
             cross = self.on_grid.cross(X)

@@ -46,20 +46,21 @@ def check_chain_options(learning: Any, weight_prior: Any, weight_variance: Any) 
         )
 
 
-def weight_variance_parameter(value: TensorData | None, num_tasks: int) -> Parameter:
+def weight_variance_parameter(value: TensorData | None, num_tasks: int, learning: str) -> Parameter:
     r"""
     lambda, with a log-normal prior whose mode is 1.
 
     Its density is proportional to :math:`N(\log \lambda \,|\, 0, 3^2)`. (Were that the density of
-    log lambda, the most likely lambda before any data would be :math:`e^{-9}`: no weights.) With
-    one task there are no weights: it is not trained, and its prior does not count.
+    log lambda, the most likely lambda before any data would be :math:`e^{-9}`: no weights.) It is
+    not trained with one task, which has no weights, nor with hierarchical learning, which does not
+    charge for them: nothing but the prior would hold it.
     """
     number = default_float()
     return Parameter(
         np.asarray(1.0 if value is None else value, number),
         transform=tfp.bijectors.Exp(),
         prior=tfp.distributions.LogNormal(number(SPREAD**2), number(SPREAD)),
-        trainable=num_tasks > 1,
+        trainable=num_tasks > 1 and learning == "approximate",
     )
 
 

@@ -26,7 +26,6 @@ from ..joint.leave_one_out import LeaveOneOut
 from ..joint.missing import ObservedSystem, observed_system
 from ..joint.refinement import refined_covariances
 from ..joint.sampling import draw_pairs
-from ..kernels import kernel_matrix
 from ..linalg import threads_for
 from ..saving.models import saveable
 from ..systems.eigen import EigenSystem
@@ -75,9 +74,10 @@ class CoolMTGP(ChainModel, InMemoryModel):
     `sigma2` stays above 1e-4 of the task's variance, or a tenth of the given start if that is less.
 
     The weights between tasks are integrated out. Their prior variance, relative to the noise and in
-    units of the targets' mean squares, is one number for all tasks, `weight_variance`, which is
-    learnt with the kernel: units of targets do not matter. With `weight_prior="unit"` the model is
-    the paper's, with weights of variance one, which assumes targets of comparable scale.
+    units of the targets' mean squares, is one number for all tasks, `weight_variance`: units of
+    targets do not matter. It is learnt with the kernel, unless `learning` is "hierarchical". With
+    `weight_prior="unit"` the model is the paper's, with weights of variance one, which assumes
+    targets of comparable scale.
 
     Gradients flow from the objective to kernel, mean function, `b`, `sigma2` and `weight_variance`,
     and from predictions to `Xnew`. Gradients of predictions with respect to parameters are NaN.
@@ -130,7 +130,9 @@ class CoolMTGP(ChainModel, InMemoryModel):
         self.b, self.sigma2 = chain_parameters(b, sigma2, variance, scales)
         self.weight_variance = None
         if weight_prior == "scaled":
-            self.weight_variance = weight_variance_parameter(weight_variance, self.num_tasks)
+            self.weight_variance = weight_variance_parameter(
+                weight_variance, self.num_tasks, learning
+            )
         else:
             warn_of_scales(scales)
         fix_kernel_scale(kernel)
@@ -247,18 +249,17 @@ class CoolMTGP(ChainModel, InMemoryModel):
 
         In closed form, at the present parameters: there is no refit. Means and covariances are
         those of the joint model at its C and Sigma, which have seen the row. Densities are the
-        chain's, where no target is missing and the kernel needs its N x N matrix: they charge for
-        what the weights between tasks do not know, and tell with many tasks what new rows will see.
+        chain's, where no target is missing: they charge for what the weights between tasks do not
+        know, and tell with many tasks what new rows will see.
 
         :param full_output_cov: Whether `cov` has T^2 covariances per row, or T variances: with
             many tasks these take a fraction of the time and memory.
         """
         found = super().leave_one_out(full_output_cov)
-        system = self.system()
-        if self.observed is not None or not isinstance(system, EigenSystem):
+        if self.observed is not None:
             return found
         rows = [np.array([row]) for row in range(self.num_rows)]
-        return found._replace(log_density=self._leave_rows_out(system, rows))
+        return found._replace(log_density=self._leave_rows_out(rows))
 
     def leave_groups_out(self, groups: InputData) -> tf.Tensor:
         """
@@ -285,12 +286,10 @@ class CoolMTGP(ChainModel, InMemoryModel):
                 "leave_groups_out needs all targets, and Y has NaN: leave out rows with missing"
                 " targets, or fill them with model.impute()."
             )
-        targets = self.centred_targets()
-        system = EigenSystem(kernel_matrix(self.kernel, self.data[0]), targets)
-        return self._leave_rows_out(system, members)
+        return self._leave_rows_out(members)
 
-    def _leave_rows_out(self, system: EigenSystem, rows: list[AnyNDArray]) -> tf.Tensor:
-        return tf.cast(leave_rows_out(system, self.chain, rows), self.dtype)
+    def _leave_rows_out(self, rows: list[AnyNDArray]) -> tf.Tensor:
+        return tf.cast(leave_rows_out(self.row_system(), self.chain, rows), self.dtype)
 
     def observed_system(self) -> ObservedSystem:
         assert self.observed is not None

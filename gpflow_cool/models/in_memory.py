@@ -36,7 +36,7 @@ from ..joint.updating import new_rows
 from ..kernels import kernel_matrix, origin_of
 from ..saving.models import Document
 from ..saving.modules import Reader, Writer
-from ..systems.eigen import EigenSystem
+from ..systems.eigen import EigenSystem, ThinSystem
 from ..systems.features import LinearFeatures, constant_left, linear_features
 from ..systems.products import KernelMatrix, decompose
 from ..systems.rows import TensorRows
@@ -234,6 +234,17 @@ class InMemoryModel(MultitaskModel):
         known = decompose_rows(F, Y, python_callback=python_callback)
         U = tf.cast(known.E * tf.sqrt(known.spectrum.lam), self.dtype)
         return FeatureSystem(row_statistics(F, Y, features.diagonal(X)), known, U)
+
+    def row_system(self) -> EigenSystem | ThinSystem:
+        """The system of complete targets with its rows, which can be left out."""
+        features = self.features
+        if features is None:
+            return EigenSystem(self.kernel_matrix(), self.centred_targets())
+        F, Y = tf.cast(features(self.data[0]), tf.float64), self.centred_targets()
+        E, spectrum = decompose_rows(F, tf.cast(Y, tf.float64))
+        lam = spectrum.lam
+        scale = tf.where(lam > spectrum.rounding, tf.math.rsqrt(lam), tf.zeros_like(lam))
+        return ThinSystem(spectrum, tf.matmul(F, E) * scale, Y)
 
     def observed_solution(self) -> ObservedSolution:
         """The joint model given the observed targets."""

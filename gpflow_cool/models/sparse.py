@@ -107,7 +107,9 @@ class SparseCoolMTGP(ChainModel):
         self.b, self.sigma2 = chain_parameters(b, sigma2, summary.kernel_variance, self.scales)
         self.weight_variance = None
         if weight_prior == "scaled":
-            self.weight_variance = weight_variance_parameter(weight_variance, self.num_tasks)
+            self.weight_variance = weight_variance_parameter(
+                weight_variance, self.num_tasks, learning
+            )
         else:
             warn_of_scales(self.scales)
         fix_kernel_scale(kernel)

@@ -46,6 +46,8 @@ def head(note: str) -> str:
         "They were run again with this package: our numbers beside those that the\n"
         f"paper prints. This page is written by `{COMMAND} results --from DIR` from\n"
         "the files that the studies leave; do not edit it by hand.\n\n"
+        "Cool-MT and ~Cool-MT have the paper's prior of the weights between tasks,\n"
+        '`weight_prior="unit"`, but for the orders of the tasks, where they have the default.\n\n'
         f"{f'Machine: {machine}. {note}'.rstrip()}\n"
     )
 

@@ -82,19 +82,47 @@ class EigenSystem:
 
         return gram_and_log_det(r, self.Y, *kernel_tensors(self.K))
 
-    @check_shapes("A: [R, columns]", "return: [N, columns]")
-    def from_eigenbasis(self, A: TensorType) -> tf.Tensor:
-        """U A."""
-        return from_eigenbasis(in_precision(self.U, tf.float64), A)
+    @check_shapes("d: [R]", "return: [N, T]")
+    def solved_targets(self, d: TensorType) -> tf.Tensor:
+        r""":math:`(r K + I)^{-1} Y`, from the shrinkage d at r."""
+        return from_eigenbasis(in_precision(self.U, tf.float64), d[:, None] * self.spectrum.Yr)
 
     @check_shapes("d: [R]", "rows: [G, g]", "return: [G, g, g]")
     def inverse_blocks(self, d: TensorType, rows: AnyNDArray) -> tf.Tensor:
-        r"""Blocks of :math:`U \mathrm{diag}(d) U^\top`, for groups of rows."""
+        r"""Blocks of :math:`(r K + I)^{-1}`, for groups of rows."""
         U = in_precision(self.U, tf.float64)
         if rows.shape[1] == 1:
             return tf.gather(from_eigenbasis(squared(U), d[:, None]), rows)
         part = tf.gather(vectors_of(U), rows)  # [G, g, R]
         return tf.matmul(part * d, part, transpose_b=True)
+
+
+class ThinSystem:
+    """
+    The rows of a kernel matrix of low rank: its eigenvectors are fewer than the rows.
+
+    :param U: [N, R].
+    :param Y: [N, T].
+    """
+
+    def __init__(self, spectrum: Spectrum, U: TensorType, Y: TensorType) -> None:
+        self.spectrum, self.U, self.Y = spectrum, U, tf.cast(Y, tf.float64)
+
+    def __call__(self, r: TensorType) -> tuple[tf.Tensor, tf.Tensor]:
+        """Gram matrices [J, T, T] and log determinants [J], without gradients."""
+        return self.spectrum.gram(r), self.spectrum.log_det(r)
+
+    @check_shapes("d: [R]", "return: [N, T]")
+    def solved_targets(self, d: TensorType) -> tf.Tensor:
+        """As for :class:`EigenSystem`."""
+        return self.Y - tf.matmul(self.U, (1.0 - d[:, None]) * self.spectrum.Yr)
+
+    @check_shapes("d: [R]", "rows: [G, g]", "return: [G, g, g]")
+    def inverse_blocks(self, d: TensorType, rows: AnyNDArray) -> tf.Tensor:
+        """As for :class:`EigenSystem`."""
+        part = tf.gather(self.U, rows)  # [G, g, R]
+        eye = tf.eye(rows.shape[1], dtype=tf.float64)
+        return eye - tf.matmul(part * (1.0 - d), part, transpose_b=True)
 
 
 def vectors_of(U: Eigenvectors) -> tf.Tensor:

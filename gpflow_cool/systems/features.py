@@ -49,14 +49,6 @@ class Features(ABC):
     def diagonal(self, X: TensorType) -> tf.Tensor:
         """[N], k(x, x)."""
 
-    @abstractmethod
-    def variance(self) -> tf.Tensor:
-        """[R, R], covariance of the inducing variables."""
-
-    @abstractmethod
-    def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
-        """[R, R], W, in float64: a root of the inverse of :meth:`variance`."""
-
 
 class InducingFeatures(Features):
     """Features from inducing points, or other inducing variables of GPflow."""
@@ -100,6 +92,7 @@ class InducingFeatures(Features):
 
     @check_shapes("return: [M, M]")
     def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
+        """W, in float64: a root of the inverse of :meth:`variance`."""
         return inverse_root(self.variance(), python_callback=python_callback)
 
 
@@ -133,12 +126,6 @@ class LinearFeatures(Features):
 
     def diagonal(self, X: TensorType) -> tf.Tensor:
         return tf.reduce_sum(tf.square(self(X)), axis=-1)
-
-    def variance(self) -> tf.Tensor:
-        return tf.eye(self.num_features, dtype=tf.float64)
-
-    def whitening(self, *, python_callback: bool = False) -> tf.Tensor:
-        return self.variance()
 
 
 def linear_parts(kernel: Kernel) -> list[Kernel] | None:

@@ -7,7 +7,7 @@ Kernel matrices that are Kronecker products, and the eigenvectors of any kernel 
 
 The rows of a grid have such a kernel matrix. Nothing of size N x N is formed: a product with U is
 one product of matrices per axis. A kernel matrix and its eigenvectors may be tensors [N, N] as
-well, and the functions here take either.
+well: the functions here take Kronecker products and tensors.
 
 Letters: N rows, n points of an axis, B columns, T tasks.
 """
@@ -77,37 +77,27 @@ def decompose(K: KernelMatrix, *, python_callback: bool = False) -> tuple[tf.Ten
     return outer_product(values), KroneckerVectors(tuple(U for _, U in parts), values, K.rows)
 
 
-def outer_product(values: tuple[TensorType, ...]) -> Any:
+def outer_product(values: tuple[TensorType, ...]) -> tf.Tensor:
     """[N], all products of one number per axis, the last axis running fastest."""
     result = values[0]
     for more in values[1:]:
-        result = (result[:, None] * more).reshape(-1) if is_array(more) else flat(result, more)
+        result = tf.reshape(result[:, None] * more, [-1])
     return result
 
 
-def flat(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """All products of two vectors, as a vector."""
-    return tf.reshape(one[:, None] * other, [-1])
-
-
-def is_array(value: Any) -> bool:
-    """Whether this is NumPy's, and not a tensor."""
-    return isinstance(value, np.ndarray)
-
-
-def to_eigenbasis(U: Eigenvectors, V: TensorType) -> Any:
-    """U^T V, for V [N, B]; in NumPy or in TensorFlow, as U is."""
+def to_eigenbasis(U: Eigenvectors, V: TensorType) -> tf.Tensor:
+    """U^T V, for V [N, B]."""
     if not isinstance(U, KroneckerVectors):
-        return U.T @ V if is_array(U) else tf.matmul(U, V, transpose_a=True)
-    return along_axes(U.vectors, take(V, U.rows))
+        return tf.matmul(U, V, transpose_a=True)
+    return along_axes(U.vectors, tf.gather(V, U.rows))
 
 
-def from_eigenbasis(U: Eigenvectors, A: TensorType) -> Any:
-    """U A, for A [N, B]; in NumPy or in TensorFlow, as U is."""
+def from_eigenbasis(U: Eigenvectors, A: TensorType) -> tf.Tensor:
+    """U A, for A [N, B]."""
     if not isinstance(U, KroneckerVectors):
-        return U @ A if is_array(U) else tf.matmul(U, A)
-    transposed = [V.T if is_array(V) else tf.transpose(V) for V in U.vectors]
-    return take(along_axes(transposed, A), np.argsort(U.rows))
+        return tf.matmul(U, A)
+    transposed = [tf.transpose(V) for V in U.vectors]
+    return tf.gather(along_axes(transposed, A), np.argsort(U.rows))
 
 
 def for_copies(
@@ -155,7 +145,7 @@ def multiply(K: KernelMatrix, V: TensorType) -> tf.Tensor:
     """K V, for V [N, B]."""
     if not isinstance(K, KroneckerProduct):
         return tf.matmul(K, V)
-    return take(along_axes(K.matrices, take(V, K.rows)), np.argsort(K.rows))
+    return tf.gather(along_axes(K.matrices, tf.gather(V, K.rows)), np.argsort(K.rows))
 
 
 def rows_of(K: KernelMatrix, rows: TensorType) -> tf.Tensor:
@@ -177,15 +167,10 @@ def diagonal(K: KernelMatrix) -> tf.Tensor:
     if not isinstance(K, KroneckerProduct):
         return tf.linalg.diag_part(K)
     parts = tuple(tf.linalg.diag_part(part) for part in K.matrices)
-    return take(outer_product(parts), np.argsort(K.rows))
+    return tf.gather(outer_product(parts), np.argsort(K.rows))
 
 
-def take(V: Any, rows: AnyNDArray) -> Any:
-    """Some rows of an array or a tensor."""
-    return V[rows] if is_array(V) else tf.gather(V, rows)
-
-
-def along_axes(matrices: Any, V: Any) -> Any:
+def along_axes(matrices: Any, V: tf.Tensor) -> tf.Tensor:
     r"""
     Products along all axes: :math:`(M_1 \otimes M_2 \otimes \dots)^\top V`, for V [N, B].
 
@@ -193,10 +178,5 @@ def along_axes(matrices: Any, V: Any) -> Any:
     """
     num_rows = int(np.prod([M.shape[0] for M in matrices]))
     for M in matrices:
-        if is_array(V):
-            V = V.reshape(len(M), -1).T @ M
-        else:
-            V = tf.matmul(tf.reshape(V, [M.shape[0], -1]), M, transpose_a=True)
-    if is_array(V):
-        return V.reshape(-1, num_rows).T
+        V = tf.matmul(tf.reshape(V, [M.shape[0], -1]), M, transpose_a=True)
     return tf.transpose(tf.reshape(V, [-1, num_rows]))

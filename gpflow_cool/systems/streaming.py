@@ -128,13 +128,12 @@ def variance_gradient(W: TensorType, statistics: Statistics, gradient: Statistic
 
 def parts_gradient(weights: RowWeights, F: Any, parts: ChunkParts) -> ChunkParts:
     """
-    Derivatives of the objective with respect to the parts of a chunk; all arrays, or tensors.
+    Derivatives of the objective with respect to the parts of a chunk.
 
     :param F: [N, R], the features of the rows, K_nm W.
     """
-    transposed = np.transpose if isinstance(F, np.ndarray) else tf.transpose
     return ChunkParts(
-        Kmn=weights.cross @ transposed(F) + weights.target @ transposed(parts.R),
+        Kmn=weights.cross @ tf.transpose(F) + weights.target @ tf.transpose(parts.R),
         R=F @ weights.FY + parts.R @ weights.YY,
         trace=weights.trace,
     )

@@ -21,6 +21,7 @@ from ..chain.terms import conditional_log_likelihoods
 from ..gaussian import LOG_2PI
 from ..graphs import compiled
 from ..systems.eigen import exact_spectrum, from_eigenbasis_both, targets_gradient
+from ..systems.features import InducingFeatures
 from ..systems.products import decompose
 from ..systems.statistics import FeatureSystem, Statistics
 from ..systems.streaming import RowSums, row_weights, variance_gradient
@@ -306,7 +307,7 @@ class LossInChunks(Loss):
     def __init__(self, model: TrainableChain, *, profile: bool) -> None:
         self.model, self.chain = model, ChainTerms(model, profile=profile)
         self.parameters, self.variables = self.chain.parameters, self.chain.variables
-        assert model.features is not None
+        assert isinstance(model.features, InducingFeatures)
         self.features = model.features
         self.sums = RowSums(
             model.features, model.mean_function, model.rows, model.strategy, self.variables

@@ -76,6 +76,11 @@ class TrainableModel(JointModel):
     """Whether rows are read in chunks, and not all of them are in memory."""
 
     @property
+    @abc.abstractmethod
+    def num_rows(self) -> int:
+        """N."""
+
+    @property
     def is_on_grid(self) -> bool:
         """Whether the kernel matrix is a Kronecker product over the axes of a grid."""
         return False
@@ -155,11 +160,6 @@ class TrainableChain(TrainableModel):
     weight_prior: str
     strategy: tf.distribute.Strategy | None = None
     """Spreads passes over the rows over devices."""
-
-    @property
-    @abc.abstractmethod
-    def num_rows(self) -> int:
-        """N."""
 
     @property
     def noise_floor(self) -> AnyNDArray:

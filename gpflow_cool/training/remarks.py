@@ -10,7 +10,6 @@ from gpflow.base import AnyNDArray
 from gpflow.kernels import White
 
 from ..chain.starting import mean_kernel_diagonal
-from ..systems.summary import SAMPLE_ROWS
 from ..variation import is_constant
 from .model import TrainableChain, TrainableModel
 from .vector import constrained, lower_bound
@@ -73,7 +72,12 @@ def named_at_floor(model: TrainableModel) -> str:
 
 def is_crowded(model: TrainableModel) -> bool:
     """Whether tasks are many, compared with the rows."""
-    return MANY_TASKS * len(model.task_names) > len(np.asarray(model.data[1]))
+    return MANY_TASKS * len(model.task_names) > model.num_rows
+
+
+def shows_all_rows(model: TrainableModel) -> bool:
+    """Whether `data` has all the rows; where they are read in chunks it has some."""
+    return len(np.asarray(model.data[1])) == model.num_rows
 
 
 def has_white(model: TrainableModel) -> bool:
@@ -91,7 +95,7 @@ def has_several(model: TrainableModel) -> bool:
 def note_of_copies(model: TrainableModel) -> str:
     """A possible reason why noise is at its lower bound, if rows have been copied."""
     X, Y = (np.asarray(part) for part in model.data)
-    copies = 0 if len(X) >= SAMPLE_ROWS else duplicate_rows(X, Y)  # perhaps not all rows
+    copies = duplicate_rows(X, Y) if shows_all_rows(model) else 0
     if not copies:
         return ""
     what = "row is an exact copy" if copies == 1 else "rows are exact copies"
@@ -149,7 +153,7 @@ def note_of_data(model: TrainableModel) -> str:
     Y = np.asarray(model.data[1])
     if len(Y) == 1:
         return "; there is one row, which cannot tell noise from signal: more rows are needed"
-    if len(Y) >= SAMPLE_ROWS:  # perhaps not all rows
+    if not shows_all_rows(model):
         return ""
     constant = constant_tasks(model)
     names = [name for name, is_so in zip(model.task_names, constant, strict=True) if is_so]

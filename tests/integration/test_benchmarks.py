@@ -56,7 +56,7 @@ def test_smoke_measures_what_is_installed_and_names_what_is_not(tmp_path, monkey
         assert min(found["cold"], found["warm"], found["memory"]) > 0.0
         assert 0.5 < found["rmse"] < 1.2  # 30 rows say little: about as good as the mean
         assert 0.5 < found["nlpd"] < 2.0
-    assert rows["cool-hierarchical"]["parameters"] == 8  # b, sigma2, lambda, a lengthscale
+    assert rows["cool-hierarchical"]["parameters"] == 7  # b, sigma2, a lengthscale
     assert rows["sklearn-independent"]["parameters"] == 9
 
 
@@ -202,7 +202,7 @@ def test_each_input_may_have_a_lengthscale(tmp_path, alarm, capsys):
     save_data(tmp_path, part, ard=True)
     files = [str(tmp_path / name) for name in ("data.npz", "predictions.npz")]
     worker.measure("cool-averaged", *files, limit=600, stages="score")
-    assert json.loads(capsys.readouterr().out)["parameters"] == 2 * 2 + 1 + problems.INPUTS
+    assert json.loads(capsys.readouterr().out)["parameters"] == 2 * 2 + problems.INPUTS
     found = scores(part, tmp_path / "predictions.npz")
     assert 0.0 < found["rmse"] < 2.0 and np.isfinite(found["nlpd"])
 

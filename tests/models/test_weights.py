@@ -28,6 +28,7 @@ def scaled(p: Problem, **options):
 def test_terms_and_gradient_equal_dense(rng, case, learning):
     p = CASES[case](rng)
     model = scaled(p, learning=learning)
+    gpflow.set_trainable(model.weight_variance, True)
     expected = ref.conditional_log_likelihoods(*p.chain, learning, LAM)
     assert_close(model.conditional_log_likelihoods(), expected, rtol=1e-8)
     assert_close(model.maximum_log_likelihood_objective(), np.sum(expected), rtol=1e-8)
@@ -75,6 +76,14 @@ def test_one_task_has_no_weights_to_learn(rng):
     assert not model.weight_variance.trainable
     assert_close(model.log_prior_density(), 0.0)
     assert_close(model.training_loss(), -ref.log_evidence(p.K, p.Y, p.b[None], p.sigma2[None]))
+
+
+def test_hierarchical_learning_keeps_the_weight_variance(rng):
+    """It does not charge for the weights: nothing but the prior would hold their variance."""
+    model = scaled(random_problem(rng, 7, 3), learning="hierarchical")
+    model.fit(verbose=0)
+    assert_close(model.weight_variance, LAM)
+    assert_close(model.training_loss(), -model.maximum_log_likelihood_objective())
 
 
 def test_prior_of_the_weight_variance(rng):
