@@ -38,7 +38,7 @@ table.head(3)
 # %% [markdown]
 # ## Commands
 # In a shell you would type `gpflow-cool fit patients.csv ...`. Here a function does the typing. It
-# leaves out how many seconds a command took.
+# leaves out how many seconds a command took, and the folder of its files.
 
 
 # %%
@@ -51,7 +51,8 @@ def run(command):
     answer = CliRunner().invoke(main, command.split()[1:] + plain)
     assert answer.exit_code == 0, answer.output
     print(f"$ {command}")
-    for line in re.sub(SECONDS, "", answer.stdout, flags=re.MULTILINE).splitlines():
+    shown = answer.stdout.replace(os.getcwd() + os.sep, "")
+    for line in re.sub(SECONDS, "", shown, flags=re.MULTILINE).splitlines():
         print(textwrap.fill(line, 100) if len(line) > 110 and "  " not in line else line)
     return answer.stdout
 
