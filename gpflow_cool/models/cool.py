@@ -24,7 +24,7 @@ from ..grid.axes import Grid
 from ..grid.kernels import grid_that_is_asked_for
 from ..joint.leave_one_out import LeaveOneOut
 from ..joint.missing import ObservedSystem, observed_system
-from ..joint.refinement import refined_covariances
+from ..joint.refinement import NUM_ORDERS, refined_covariances
 from ..joint.sampling import draw_pairs
 from ..linalg import threads_for
 from ..saving.models import saveable
@@ -35,9 +35,6 @@ from .exact import KroneckerMTGP
 from .in_memory import InMemoryModel
 
 ENGINES = ("auto", "spectral", "grid")
-
-REFINED_ORDERS = 4
-"""Orders of the tasks over which the steps of :meth:`CoolMTGP.refine` average."""
 
 MOST_REFINED_TASKS = 200
 """With more tasks refinement is left out: its time grows with the fourth power of their number."""
@@ -207,7 +204,7 @@ class CoolMTGP(ChainModel, InMemoryModel):
         :param steps: How many steps of expectation maximisation.
         """
         checks.positive_integer(steps, "steps")
-        orders = some_orders(self.num_tasks, REFINED_ORDERS, 0)
+        orders = some_orders(self.num_tasks, NUM_ORDERS, 0)
         with threads_for(max(tf.shape(self.data[1]).numpy())):
             C, Sigma = self._averaged(orders)
             if self.num_tasks <= MOST_REFINED_TASKS:

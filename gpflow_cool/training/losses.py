@@ -194,7 +194,10 @@ class ProfiledLoss(Loss):
         """The chain at a log lambda, and the derivative of its log posterior by that."""
         found = profile(np.exp(u))
         prior = self.prior.slope(u) if self.prior else 0.0
-        return found, float(found.weight_variance) * np.exp(u) - prior
+        slope = float(found.weight_variance) * np.exp(u) - prior
+        if not np.isfinite(slope):  # lambda would stay so
+            raise FloatingPointError(f"the slope of the loss by lambda became {slope}")
+        return found, slope
 
     def _inputs(self) -> "LossInputs":
         """What the loss depends on."""
@@ -207,7 +210,10 @@ class ProfiledLoss(Loss):
             self.model.kernel_matrix(),
             self.model.centred_completions(),
             self.weight_variance,
-            sum((p.log_prior_density() for p in self.with_prior), tf.zeros([], tf.float64)),
+            tf.add_n(
+                [tf.zeros([], tf.float64)]
+                + [tf.cast(p.log_prior_density(), tf.float64) for p in self.with_prior]
+            ),
         )
         return [tf.convert_to_tensor(part) for part in parts]
 

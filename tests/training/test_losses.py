@@ -153,6 +153,20 @@ def test_priors_of_other_parameters_count_and_b_and_sigma2_are_solved_for(rng):
     assert_allclose(difference, priors[0] - priors[1], rtol=1e-9)
 
 
+def test_a_prior_in_single_precision(rng):
+    X, Y = smooth_data(rng, N=9)
+    gpflow.config.set_default_float(np.float32)
+    try:
+        model = CoolMTGP((X.astype(np.float32), Y.astype(np.float32)), SE(lengthscales=0.8))
+        prior = tfp.distributions.Gamma(np.float32(4.0), np.float32(3.0))
+        model.kernel.lengthscales.prior = prior
+        loss = loss_of(model, profile=True).evaluate()
+        assert_allclose(loss.loss, model.training_loss(), rtol=1e-3)
+        assert np.isfinite(loss.gradients[0])
+    finally:
+        gpflow.config.set_default_float(np.float64)
+
+
 @pytest.mark.parametrize("start", [1e-3, 1.0, 300.0])
 def test_lambda_is_solved_for_wherever_it_starts(rng, start):
     data = smooth_data(rng, N=15)
